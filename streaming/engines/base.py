@@ -1,0 +1,139 @@
+"""What every engine is: messages in, a Generation out. A Generation carries events from one producer to one consumer.
+
+Threading: the producer calls `emit` and `fail` from its own thread; the consumer iterates, or subscribes a listener,
+from any other; `cancel` may come from anywhere, at any time, any number of times. Nothing here blocks the producer.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from streaming.errors import StreamingError
+from streaming.events import Event, Finished
+from streaming.messages import Message, Sampling
+
+Item = Event | StreamingError
+Listener = Callable[[Item], None]
+
+
+class Generation:
+    """One answer on its way. Iterating yields events, the last of them Finished, or raises one StreamingError.
+
+    Leaving the `with` block cancels. There is one consumer: events go either to an iteration or to a listener.
+    """
+
+    def __init__(self, on_cancel: Callable[[], None] = lambda: None) -> None:
+        self._on_cancel = on_cancel
+        self._lock = threading.Lock()
+        self._undelivered: list[Item] = []
+        self._listener: Listener | None = None
+        self._ended = False
+        self._cancelled = threading.Event()
+
+    # -- the producer's side
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def emit(self, event: Event) -> None:
+        """Hand one event over. After the end nothing more is delivered: there is exactly one."""
+        self._deliver(event, last=isinstance(event, Finished))
+
+    def fail(self, error: StreamingError) -> None:
+        """End with an error instead of Finished."""
+        self._deliver(error, last=True)
+
+    def _deliver(self, item: Item, last: bool) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = last
+            if self._listener is None:
+                self._undelivered.append(item)
+            else:
+                self._listener(item)
+
+    # -- the consumer's side
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener` with every event or error, past and future, in order. It must be quick and never raise."""
+        with self._lock:
+            if self._listener is not None:
+                raise RuntimeError("a generation has one consumer, and this one has it already")
+            self._listener = listener
+            for item in self._undelivered:
+                listener(item)
+            self._undelivered.clear()
+
+    def __iter__(self) -> Iterator[Event]:
+        items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self.subscribe(items.put)
+        return _drain(items)
+
+    def cancel(self) -> None:
+        """Ask the engine to stop. Returns at once; Finished("cancelled") follows when the model has really stopped."""
+        if not self._cancelled.is_set():
+            self._cancelled.set()
+            self._on_cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+
+def _drain(items: "queue.SimpleQueue[Item]") -> Iterator[Event]:
+    while True:
+        item = items.get()
+        if isinstance(item, StreamingError):
+            raise item
+        yield item
+        if isinstance(item, Finished):
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What an engine says of itself: for the page's header and for /health.
+
+    `detail` is a line for a person (a download's progress, or why loading failed). `context_tokens` is 0 until known.
+    `can_think`: the chat template has a switch for reasoning. `notices` are lasting remarks about the model.
+    """
+
+    state: Literal["loading", "ready", "failed", "closed"]
+    model: str
+    detail: str = ""
+    context_tokens: int = 0
+    can_think: bool = False
+    notices: tuple[str, ...] = ()
+    running: int = 0
+    waiting: int = 0
+
+
+class Engine(Protocol):
+    """Turns messages into answers."""
+
+    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
+        """Start an answer. Input errors are raised here; everything later arrives through the Generation.
+
+        `user` names whose request it is: waiting requests of different users take turns.
+        """
+
+    def status(self) -> Status: ...
+
+    def wait_ready(self, timeout: float | None = None) -> Status:
+        """Block until loading has ended, well or badly, or `timeout` seconds have passed. Never on an event loop."""
+
+    def close(self) -> None:
+        """Cancel what runs, refuse what waits, free the model. Idempotent."""

@@ -1,0 +1,76 @@
+"""What comes out of an engine: the typed, frozen units of a stream. Page, API, terminal and benchmarks all read these.
+
+An answer is `Queued*, Prefill*, (ReasoningDelta | TextDelta)*, Finished`, or it ends in one raised StreamingError.
+Positions count from 1, durations are seconds, everything else counts tokens.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The request waits; `position` 1 is the next to run. `detail` says what for, if not for other requests."""
+
+    position: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The model has read `done` of the prompt's `total` tokens."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More of the answer. `tokens` counts all completion tokens up to here, those of the reasoning included."""
+
+    text: str
+    tokens: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of what the model thinks before it answers. `tokens` as in TextDelta."""
+
+    text: str
+    tokens: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one answer. `cached_tokens` of the prompt were not computed again; whole oldest messages may have
+    been left out so that the rest fits the context (`dropped_messages`)."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    dropped_messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds in the queue, seconds from the request to its first token, tokens per second after the first."""
+
+    queued_s: float = 0.0
+    ttft_s: float = 0.0
+    decode_tps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of an answer; `stopped_by` is the stop string that ended it, if one did."""
+
+    reason: FinishReason
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+    stopped_by: str | None = None
+
+
+Delta = TextDelta | ReasoningDelta
+Event = Queued | Prefill | TextDelta | ReasoningDelta | Finished
