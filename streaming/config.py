@@ -5,41 +5,46 @@ Knows neither torch nor gradio. A flag wins over its environment variable; a Spa
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from streaming.errors import ConfigError
 
 PREFIX = "STREAMING_"
 
 
-def _flag(help: str, default: Any, choices: tuple[str, ...] | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "choices": choices})
+def _setting(help: str, default: Any, *, read: Callable[[str], Any] = str, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help, "read": read, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Every setting, with its default. The field's name is the flag's and the environment variable's name."""
+    """Every setting, with its default. A field `like_this` is the flag --like-this and STREAMING_LIKE_THIS."""
 
-    model: str = _flag("'starter', a Hub id, a folder, or a .gguf file in either", "starter")
-    engine: str = _flag("what answers", "local", ("local", "scripted"))
-    dtype: str = _flag("precision of the weights", "auto", ("auto", "float32", "bfloat16", "float16"))
-    host: str = _flag("address to listen on", "127.0.0.1")
-    port: int = _flag("port to listen on", 7860)
-    share: bool = _flag("ask Gradio for a public link", False)
-    public: bool = _flag("allow a public link or address without a login", False)
-    auth_file: Path | None = _flag("file with one user:password a line; visitors must log in", None)
-    max_new_tokens: int = _flag("longest answer in tokens, where a request does not say", 1024)
-    cache_dir: Path | None = _flag("where the starter model is kept", None)
+    model: str = _setting("`starter`, a Hub id, a folder, or a .gguf file in either", "starter")
+    engine: str = _setting("what answers", "local", choices=("local", "scripted"))
+    dtype: str = _setting("precision of the weights", "auto", choices=("auto", "float32", "bfloat16", "float16"))
+    host: str = _setting("address to listen on", "127.0.0.1")
+    port: int = _setting("port to listen on", 7860, read=int)
+    share: bool = _setting("ask Gradio for a public link", False)
+    public: bool = _setting("let everybody in who can reach the app", False)
+    auth_file: Path | None = _setting("visitors log in by this file (see `password`)", None, read=Path)
+    max_new_tokens: int = _setting("longest answer in tokens, where a request does not say", 1024, read=int)
+    cache_dir: Path | None = _setting("where the starter model is kept, if not in the user's cache", None, read=Path)
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            choices = item.metadata["choices"]
-            if choices and getattr(self, item.name) not in choices:
-                raise ConfigError(f"{_option(item.name)} is {getattr(self, item.name)!r}: choose {', '.join(choices)}.")
+            value, choices = getattr(self, item.name), item.metadata["choices"]
+            if choices and value not in choices:
+                raise ConfigError(
+                    f"{_flag(item.name)} is {value!r}.{_nearest(value, choices)} Choose one of: {', '.join(choices)}."
+                )
+        if not self.model.strip():
+            raise ConfigError("--model is empty: name a model, or leave it out for the starter model.")
         if not 1 <= self.port <= 65535:
             raise ConfigError(f"--port is {self.port}: it must be from 1 to 65535.")
         if self.max_new_tokens < 1:
@@ -52,56 +57,97 @@ class Config:
             )
 
     @classmethod
-    def load(cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> "Config":
-        """Read flags, then the environment. Raises ConfigError; only `--help` ends the program."""
-        given = _from_environment(environ) | {
-            name: value for name, value in vars(_parser().parse_args(list(arguments))).items() if value is not MISSING
-        }
-        if "SPACE_ID" in environ:  # a Space is public by nature, and its container decides where to listen
-            given = {"public": True, "host": environ.get("GRADIO_SERVER_NAME", "0.0.0.0")} | given
+    def load(
+        cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ, *, program: str | None = None
+    ) -> Self:
+        """Read flags, then the environment. Raises ConfigError; only `--help` ends the program.
+
+        `program` is how the help text calls it.
+        """
+        given = _from_space(environ) | _from_environment(environ) | _from_flags(arguments, program)
         return cls(**given)
+
+
+def _from_flags(arguments: Sequence[str], program: str | None) -> dict[str, Any]:
+    values, unknown = _parser(program).parse_known_args(list(arguments))
+    for argument in unknown:
+        if argument.startswith("-"):
+            flag = argument.partition("=")[0]
+            flags = [_flag(item.name) for item in fields(Config)]
+            raise ConfigError(f"There is no flag {flag}.{_nearest(flag, flags)} `--help` lists them.")
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} belongs to no flag. `--help` lists them.")
+    return {name: value for name, value in vars(values).items() if value is not MISSING}
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    settings = {PREFIX + item.name.upper(): item for item in fields(Config)}
+    given: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX):
+            continue
+        if variable not in settings:
+            raise ConfigError(f"There is no setting {variable}.{_nearest(variable, settings)} `--help` lists them.")
+        if not text:  # how a container platform says "not set"
+            continue
+        item = settings[variable]
+        read = _boolean if isinstance(item.default, bool) else item.metadata["read"]
+        given[item.name] = _read(variable, text, read)
+    return given
+
+
+def _from_space(environ: Mapping[str, str]) -> dict[str, Any]:
+    """A Space is public by nature, and listens where its container tells Gradio to."""
+    if not environ.get("SPACE_ID"):
+        return {}
+    given = {"public": True, "host": environ.get("GRADIO_SERVER_NAME") or "0.0.0.0"}
+    port = environ.get("GRADIO_SERVER_PORT")
+    return given | ({"port": _read("GRADIO_SERVER_PORT", port, int)} if port else {})
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message[:1].upper()}{message[1:]}. `--help` lists the flags.")
+        raise ConfigError(f"{message.removeprefix('argument ').strip()}. `--help` lists the flags.")
 
 
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _parser() -> _Parser:
-    parser = _Parser(description="A chat page that streams a local language model.", allow_abbrev=False)
+def _parser(program: str | None) -> _Parser:
+    parser = _Parser(
+        prog=program,
+        description="A chat page that streams a local language model.",
+        epilog=f"Every flag is also an environment variable: --max-new-tokens is {PREFIX}MAX_NEW_TOKENS.",
+        allow_abbrev=False,
+    )
     for item in fields(Config):
-        help = f"{item.metadata['help']} (default: {item.default}, environment: {PREFIX}{item.name.upper()})"
-        if isinstance(item.default, bool):
-            parser.add_argument(_option(item.name), action=argparse.BooleanOptionalAction, default=MISSING, help=help)
+        choices, default = item.metadata["choices"], item.default
+        help = f"{item.metadata['help']}{': ' + ', '.join(choices) if choices else ''}"
+        if isinstance(default, bool):
+            parser.add_argument(_flag(item.name), action=argparse.BooleanOptionalAction, default=MISSING, help=help)
         else:
             parser.add_argument(
-                _option(item.name), type=_reader(item.name), default=MISSING, help=help, metavar=item.name.upper()
+                _flag(item.name),
+                type=item.metadata["read"],
+                default=MISSING,
+                metavar=item.name.rpartition("_")[2].upper(),
+                help=help if default is None else f"{help} (default: {default})",
             )
     return parser
 
 
-def _reader(name: str) -> Any:
-    return {"port": int, "max_new_tokens": int, "auth_file": Path, "cache_dir": Path}.get(name, str)
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    known = {PREFIX + item.name.upper(): item for item in fields(Config)}
-    given: dict[str, Any] = {}
-    for variable, text in environ.items():
-        if not variable.startswith(PREFIX) or not text:
-            continue
-        if variable not in known:
-            raise ConfigError(f"There is no setting {variable}. `--help` lists the flags and their variables.")
-        item = known[variable]
-        try:
-            given[item.name] = _boolean(text) if isinstance(item.default, bool) else _reader(item.name)(text)
-        except ValueError as error:
-            raise ConfigError(f"{variable} is {text!r}, which cannot be read as its kind of value.") from error
-    return given
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def _read(variable: str, text: str, read: Callable[[str], Any]) -> Any:
+    try:
+        return read(text)
+    except ValueError as error:
+        wanted = "1 or 0" if read is _boolean else "a whole number"
+        raise ConfigError(f"{variable} is {text!r}: it must be {wanted}.") from error
 
 
 def _boolean(text: str) -> bool:

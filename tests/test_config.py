@@ -1,0 +1,134 @@
+"""Settings: where they come from, what is refused, and who may reach the app."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from streaming.config import PREFIX, Config
+from streaming.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+
+
+def load(*arguments: str, **environ: str) -> Config:
+    return Config.load(arguments, environ)
+
+
+def test_defaults_need_nothing() -> None:
+    assert load() == Config()
+    assert Config().host == "127.0.0.1"
+    assert not Config().share
+
+
+def test_flags() -> None:
+    config = load("--model", "org/name", "--port", "8000", "--engine=scripted", "--auth-file", "users.txt", "--share")
+    assert (config.model, config.port, config.engine) == ("org/name", 8000, "scripted")
+    assert (config.auth_file, config.share) == (Path("users.txt"), True)
+
+
+def test_environment() -> None:
+    config = load(STREAMING_MAX_NEW_TOKENS="12", STREAMING_PUBLIC="yes", STREAMING_CACHE_DIR="models", OTHER="x")
+    assert (config.max_new_tokens, config.public, config.cache_dir) == (12, True, Path("models"))
+
+
+def test_a_flag_wins_over_the_environment() -> None:
+    assert load("--port", "8000", STREAMING_PORT="9000").port == 8000
+    assert not load("--no-public", STREAMING_PUBLIC="1").public
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    assert load(STREAMING_PORT="", STREAMING_MODEL="").port == 7860
+
+
+@pytest.mark.parametrize("text", ["1", "true", "Yes", "ON"])
+def test_true(text: str) -> None:
+    assert load(STREAMING_PUBLIC=text).public
+
+
+@pytest.mark.parametrize("text", ["0", "False", "no", "off"])
+def test_false(text: str) -> None:
+    assert not load(STREAMING_PUBLIC=text).public
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "words"),
+    [
+        (["--modle", "x"], {}, "There is no flag --modle. Did you mean --model?"),
+        (["--portt=1"], {}, "There is no flag --portt. Did you mean --port?"),
+        (["--zzz"], {}, "There is no flag --zzz. `--help`"),
+        (["--mod", "x"], {}, "There is no flag --mod"),
+        (["starter"], {}, "'starter' belongs to no flag"),
+        (["--port"], {}, "--port: expected one argument"),
+        (["--port", "many"], {}, "--port: invalid int value: 'many'"),
+        (["--port", "0"], {}, "--port is 0: it must be from 1 to 65535"),
+        (["--port", "65536"], {}, "--port is 65536"),
+        (["--max-new-tokens", "0"], {}, "--max-new-tokens is 0: it must be at least 1"),
+        (["--engine", "scriptet"], {}, "--engine is 'scriptet'. Did you mean scripted? Choose one of: local, scripted"),
+        (["--dtype", "int3"], {}, "--dtype is 'int3'"),
+        (["--model", " "], {}, "--model is empty"),
+        ([], {"STREAMING_MODLE": "x"}, "There is no setting STREAMING_MODLE. Did you mean STREAMING_MODEL?"),
+        ([], {"STREAMING_MODLE": ""}, "There is no setting STREAMING_MODLE"),
+        ([], {"STREAMING_PORT": "many"}, "STREAMING_PORT is 'many': it must be a whole number"),
+        ([], {"STREAMING_SHARE": "maybe"}, "STREAMING_SHARE is 'maybe': it must be 1 or 0"),
+        ([], {"SPACE_ID": "a/b", "GRADIO_SERVER_PORT": "x"}, "GRADIO_SERVER_PORT is 'x': it must be a whole number"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_by_name(
+    arguments: list[str], environ: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        Config.load(arguments, environ)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "::1"])
+def test_a_loopback_address_asks_for_nothing(host: str) -> None:
+    assert load("--host", host).host == host
+
+
+@pytest.mark.parametrize(
+    "wish", [["--share"], ["--host", "0.0.0.0"], ["--host", "::"], ["--host", "example.org"], ["--host", ""]]
+)
+def test_opening_the_app_to_others_has_to_be_said_twice(wish: list[str]) -> None:
+    """Demos with `share=True` and `0.0.0.0` as their defaults have put many a private machine on the net."""
+    with pytest.raises(ConfigError, match="--auth-file FILE to ask for a login, or --public"):
+        load(*wish)
+    assert load(*wish, "--public").public
+    assert load(*wish, "--auth-file", "users.txt").auth_file
+
+
+def test_a_space_is_public_and_binds_as_gradio_does_there() -> None:
+    space = load(SPACE_ID="owner/name", GRADIO_SERVER_NAME="0.0.0.0", GRADIO_SERVER_PORT="7861")
+    assert (space.host, space.port, space.public) == ("0.0.0.0", 7861, True)
+    assert load(SPACE_ID="owner/name").host == "0.0.0.0"
+
+
+def test_a_space_can_be_set_up_by_its_variables_alone() -> None:
+    space = load(SPACE_ID="owner/name", STREAMING_MODEL="org/name", STREAMING_HOST="127.0.0.1")
+    assert (space.model, space.host) == ("org/name", "127.0.0.1")
+
+
+def test_gradio_variables_open_nothing_outside_a_space() -> None:
+    assert load(GRADIO_SERVER_NAME="0.0.0.0").host == "127.0.0.1"
+    assert load(SPACE_ID="", GRADIO_SERVER_NAME="0.0.0.0").host == "127.0.0.1"
+
+
+def test_help_shows_every_flag_and_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Config.load(["--help"], {}, program="python app.py")
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert shown.startswith("usage: python app.py")
+    assert all("--" + item.name.replace("_", "-") in shown for item in fields(Config))
+
+
+def test_the_readme_lists_exactly_the_settings_there_are() -> None:
+    table = re.findall(r"^\| `--([a-z-]+)` \| `([^`]*)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    shown = {False: "off", None: "none"}
+    settings = {item.name.replace("_", "-"): shown.get(item.default, str(item.default)) for item in fields(Config)}
+    assert dict(table) == settings
+
+
+def test_the_prefix_is_the_one_in_the_readme() -> None:
+    assert f"`{PREFIX}" in (ROOT / "README.md").read_text(encoding="utf-8")
