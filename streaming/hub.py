@@ -1,0 +1,147 @@
+"""Fetches model repositories from the Hugging Face Hub, or finds them in its cache when there is no network.
+
+Only what transformers reads is taken: safetensors rather than .bin, nothing of subfolders; or one GGUF file.
+Knows nothing of what is inside. Downloads run in threads of the Hub's library; broken ones go on where they stopped.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from huggingface_hub import CacheNotFound, HfApi, scan_cache_dir, snapshot_download, try_to_load_from_cache
+from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.utils import tqdm
+
+from streaming import disk
+from streaming.errors import ModelError, ModelNotFound, NoNetwork
+
+Report = Callable[[str], None]
+
+_DESCRIPTION = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
+_NOT_WANTED = ("*/*", "consolidated*")  # other formats of the same weights live there
+
+
+def fetch(repo: str, gguf_file: str | None, report: Report) -> Path:
+    """Bring the repository `owner/name`, or one GGUF file of it, into the Hub's cache; returns the folder.
+
+    `report` gets lines about the progress, from any thread; what it raises ends the download.
+    Raises ModelNotFound, NoNetwork, NoDiskSpace or ModelError.
+    """
+    with _explained(repo), disk.explained(Path(HF_HUB_CACHE)):
+        try:
+            info = HfApi().model_info(repo, files_metadata=True)
+        except (httpx2.TransportError, OfflineModeIsEnabled):
+            patterns = [gguf_file] if gguf_file else [*_DESCRIPTION, "*.safetensors"]
+            return Path(
+                snapshot_download(repo, allow_patterns=patterns, ignore_patterns=[*_NOT_WANTED], local_files_only=True)
+            )
+        return _download(repo, gguf_file, info, report)
+
+
+def cached() -> list[tuple[str, Path, int]]:
+    """The models in the Hub's cache: id, folder and bytes on the disk."""
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    return sorted((repo.repo_id, repo.repo_path, repo.size_on_disk) for repo in repos if repo.repo_type == "model")
+
+
+def _download(repo: str, gguf_file: str | None, info: ModelInfo, report: Report) -> Path:
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    patterns = _patterns(repo, gguf_file, sizes)
+    missing = sum(
+        size
+        for name, size in sizes.items()
+        if any(Path(name).match(pattern) for pattern in patterns)
+        and ("/" not in name or name == gguf_file)
+        and not isinstance(try_to_load_from_cache(repo, name, revision=info.sha), str)
+    )
+    disk.require_space(Path(HF_HUB_CACHE), missing)
+    ignored = [] if gguf_file else [*_NOT_WANTED]
+    bar = _reporting_bar(lambda done: report(f"Downloading {repo}: {done / 1e6:.0f} of {disk.size_text(missing)}"))
+    return Path(snapshot_download(repo, allow_patterns=patterns, ignore_patterns=ignored, tqdm_class=bar))
+
+
+def _patterns(repo: str, gguf_file: str | None, names: dict[str, int]) -> list[str]:
+    """What to take of a repository with these files."""
+    gguf_files = sorted(name for name in names if name.endswith(".gguf"))
+    if gguf_file:
+        if gguf_file not in names:
+            choice = f"It has {', '.join(gguf_files)}." if gguf_files else "It has no GGUF files."
+            raise ModelNotFound(f"There is no file {gguf_file} in {repo} on the Hub. {choice}")
+        return [gguf_file]
+    for weights in ("*.safetensors", "*.bin"):
+        if any(Path(name).match(weights) and "/" not in name for name in names):
+            return [*_DESCRIPTION, weights]
+    if gguf_files:
+        raise ModelNotFound(
+            f"{repo} holds GGUF files, so one must be chosen: --model {repo}:{gguf_files[0]} "
+            f"(it has {', '.join(gguf_files)})."
+        )
+    raise ModelError(f"{repo} holds no weights that transformers can read: choose another model.")
+
+
+def _reporting_bar(report_bytes: Callable[[int], None]) -> type[tqdm]:
+    """The Hub's own progress bar, which also tells how many bytes have come, over all files and threads."""
+    lock = threading.Lock()
+    come = 0
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._counts_bytes = kwargs.get("name") == "huggingface_hub.snapshot_download"
+            super().__init__(*args, **kwargs)
+
+        def update(self, n: float | None = 1) -> bool | None:
+            nonlocal come
+            if self._counts_bytes:
+                with lock:
+                    come += int(n or 0)
+                report_bytes(come)
+            return super().update(n)
+
+    return Bar
+
+
+@contextmanager
+def _explained(repo: str) -> Iterator[None]:
+    """Turn the Hub library's errors into ours."""
+    try:
+        yield
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{repo} is open only to those who accepted its terms. Accept them at https://huggingface.co/{repo}, "
+            "log in here with `hf auth login` (or set HF_TOKEN), and start again."
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ModelNotFound(
+            f"There is no model {repo} on the Hub, and no such folder here. Check the spelling; "
+            "if it is a private model, log in with `hf auth login` (or set HF_TOKEN)."
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+        raise NoNetwork(
+            f"{repo} is not on this machine (not completely, at least), and the Hub cannot be reached to fetch it. "
+            "Check the network, or choose a model that is here: `python -m streaming models` lists them, "
+            "and a folder works too."
+        ) from error
+    except HfHubHTTPError as error:
+        raise NoNetwork(
+            f"The Hub refused to send {repo}: it answered {error.response.status_code}. Try again later."
+        ) from error
+    except httpx2.HTTPError as error:
+        raise NoNetwork(
+            f"The connection to the Hub broke while {repo} was fetched ({error or type(error).__name__}). "
+            "Start again: the download goes on where it stopped."
+        ) from error

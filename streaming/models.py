@@ -1,0 +1,217 @@
+"""From a name to a loaded model: the starter model, a folder, a GGUF file, or a repository of the Hub.
+
+`prepare` finds, fetches and converts without torch, from any thread. `load` imports torch and computes: it belongs on
+the one thread that will generate. Code that comes with a model is never run.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streaming import hub, starter
+from streaming.errors import ModelError, ModelNotFound
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+STARTER = "starter"
+STARTER_NOTICE = (
+    "This is a small demonstration model: it is quick, and often wrong. For a better one start with "
+    "`python app.py --model HuggingFaceTB/SmolLM3-3B`, or with a folder on this machine."
+)
+GGUF_NOTICE = "The GGUF file was unpacked to full precision: it saves download, but neither memory nor time here."
+UNKNOWN_CONTEXT_TOKENS = 4096
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "max_sequence_length")
+_HUB_NAME = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:[:/](?P<gguf>[\w./-]+\.gguf))?")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model that lies on this machine: its folder, and the GGUF file in it if that is what to read."""
+
+    name: str
+    path: Path
+    gguf_file: str | None = None
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A loaded model with its tokenizer. `notices` are lasting remarks for the user."""
+
+    name: str
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    context_tokens: int
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CachedModel:
+    """A model that needs no network, and what it takes of the disk."""
+
+    name: str
+    path: Path
+    size_bytes: int
+
+
+def prepare(name: str, *, cache_dir: Path | None, progress: Callable[[str], None]) -> ModelSource:
+    """Find the model `name`, fetching it where it is not here.
+
+    `name` is "starter", a folder, a .gguf file, "owner/name" on the Hub, or "owner/name:FILE.gguf". `progress` gets
+    lines for a person, from any thread; what it raises ends the work. Raises a ModelError that says what to do.
+    """
+    if name == STARTER:
+        return ModelSource(name, starter.prepare(cache_dir, progress), notices=(STARTER_NOTICE,))
+    path = Path(name).expanduser()
+    if path.exists():
+        return _local(name, path)
+    hub_name = _HUB_NAME.fullmatch(name)
+    if hub_name is None or name.startswith(".") or (hub_name["gguf"] is None and name.endswith(".gguf")):
+        raise ModelNotFound(
+            f"There is no folder or file {name!r}. A model is '{STARTER}', a folder, a .gguf file, or a name "
+            "of the Hub such as HuggingFaceTB/SmolLM3-3B."
+        )
+    gguf_file = hub_name["gguf"]
+    folder = hub.fetch(hub_name["repo"], gguf_file, progress)
+    return ModelSource(name, folder, gguf_file, (GGUF_NOTICE,)) if gguf_file else _transformers_folder(name, folder)
+
+
+def cached_models(cache_dir: Path | None) -> list[CachedModel]:
+    """What can be used without network: the starter model and the Hub's cache."""
+    found = [CachedModel(*entry) for entry in hub.cached()]
+    if folder := starter.find(cache_dir):
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        found.insert(0, CachedModel(STARTER, folder, size))
+    return found
+
+
+def _local(name: str, path: Path) -> ModelSource:
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelNotFound(f"{path} is not a .gguf file: give the folder that the model is in, or a .gguf file.")
+        return ModelSource(name, path.parent, path.name, (GGUF_NOTICE,))
+    if (path / "config.json").exists():
+        return _transformers_folder(name, path)
+    gguf_files = sorted(file.name for file in path.glob("*.gguf"))
+    if len(gguf_files) == 1:
+        return ModelSource(name, path, gguf_files[0], (GGUF_NOTICE,))
+    if gguf_files:
+        raise ModelNotFound(f"{path} holds several GGUF files: name the one to use ({', '.join(gguf_files)}).")
+    raise ModelNotFound(f"{path} holds no model: there is neither a config.json nor a .gguf file in it.")
+
+
+def _transformers_folder(name: str, path: Path) -> ModelSource:
+    """Check, before torch is needed, that a folder is whole and that nothing in it has to be executed."""
+    if not (path / "config.json").exists():
+        raise ModelNotFound(f"{name} has no config.json: it is not a model that transformers can load by itself.")
+    _read_json(name, path / "config.json")
+    for weights in _WEIGHTS:
+        index = path / f"{weights}.index.json"
+        if index.exists():
+            lost = sorted(
+                {
+                    shard
+                    for shard in _read_json(name, index).get("weight_map", {}).values()
+                    if not (path / shard).exists()
+                }
+            )
+            if lost:
+                raise ModelError(f"{name} is not complete: {path} lacks {', '.join(lost)}. Fetch it again.")
+            return ModelSource(name, path)
+        if (path / weights).exists():
+            return ModelSource(name, path)
+    raise ModelNotFound(f"{name} has a config.json but no weights: {path} lacks {_WEIGHTS[0]}.")
+
+
+def _read_json(name: str, file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{name} is damaged: {file} is not valid JSON. Fetch it again.") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{name} is damaged: {file} does not hold what it should. Fetch it again.")
+    return content
+
+
+def load(source: ModelSource, *, dtype: str = "auto") -> Model:
+    """Load model and tokenizer, ready to generate (about 1 s for the starter model). Computes in the calling thread.
+
+    `dtype` is float32, bfloat16, float16 or auto: on a CPU that is float32, which every CPU computes at full speed
+    while most only emulate the half precisions; on an accelerator it is what the weights are stored in.
+    Raises ModelTooLarge or ModelError, with the library's own error as `__cause__`.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    accelerated = torch.accelerator.is_available()
+    precision = _precision(dtype, accelerated)
+    where = {"trust_remote_code": False, "local_files_only": True}
+    if source.gguf_file:
+        where["gguf_file"] = source.gguf_file  # type: ignore[assignment]
+    with _explained(source), _no_bars():
+        config = AutoConfig.from_pretrained(source.path, **where)
+        _check_kind(source, config)
+        tokenizer = AutoTokenizer.from_pretrained(source.path, **where)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source.path,
+            config=config,
+            dtype=precision,
+            device_map="auto" if accelerated else None,
+            output_loading_info=True,
+            **where,
+        )
+    if lost := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"{source.name} is not complete: its files lack {len(lost)} weights, {lost[0]} among them. Fetch it again."
+        )
+    return Model(source.name, model.eval(), tokenizer, _context_tokens(config, tokenizer), source.notices)
+
+
+def _precision(dtype: str, accelerated: bool) -> "torch.dtype | str":
+    import torch
+
+    if dtype == "auto":
+        return "auto" if accelerated else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+
+
+def _check_kind(source: ModelSource, config: "PreTrainedConfig") -> None:
+    pass
+
+
+def _context_tokens(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> int:
+    """How many tokens the model was made for. A tokenizer that does not know says a number beyond all sense."""
+    text_config = config.get_text_config()
+    stated = [getattr(text_config, name, None) for name in _CONTEXT_NAMES] + [tokenizer.model_max_length]
+    return next((n for n in stated if isinstance(n, int) and 0 < n < 10**9), UNKNOWN_CONTEXT_TOKENS)
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Loading is reported by who asked for it, not by bars in the middle of the log."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _explained(source: ModelSource) -> Iterator[None]:
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{source.name} could not be loaded from {source.path}: {error}") from error

@@ -1,0 +1,174 @@
+"""Messages to token ids by the model's own chat template, fitted to the context by leaving out whole oldest turns.
+
+What a template cannot do (no system role, strict alternation, no template at all) is found out once, when it is made,
+and worked around. What users write is never read as control tokens. Any thread may render; one at a time does.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
+
+from streaming.errors import ContextTooLong, InvalidRequest
+from streaming.messages import Message, check_messages
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ {'system': '', 'user': 'User: ', 'assistant': 'Assistant: '}[message['role']] + message['content'] + '\n\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+PLAIN_STOPS = ("\nUser:",)
+PLAIN_NOTICE = (
+    "This model has no chat template, so it was probably not trained to chat: its prompts are written plainly "
+    "as User and Assistant. A model with Instruct or Chat in its name answers better."
+)
+OPEN_REASONING = "<think>"
+_TAIL_TOKENS = 32  # more than any spelling of the opening tag and the white space after it takes
+_PROBE = "probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model reads. `reasoning_opened`: the template has begun a reasoning block that the model goes on in."""
+
+    ids: list[int]
+    dropped_messages: int
+    reasoning_opened: bool
+
+
+class ChatTemplate:
+    """Renders conversations for one model. `context_tokens` is what prompt and answer share.
+
+    `can_think`: the template reads `enable_thinking`. `notices` are remarks for the user. `stops` are the strings that
+    end an answer where the template has no token for it.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", context_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._context_tokens = context_tokens
+        self._lock = threading.Lock()
+        self._reserved = {"messages", *signature(tokenizer.apply_chat_template).parameters} - {"kwargs"}
+        self.notices: tuple[str, ...] = ()
+        self.stops: tuple[str, ...] = ()
+        try:
+            self._template = tokenizer.get_chat_template()
+        except ValueError:  # none, or several and none of them the default
+            self._template = _begin_token(tokenizer) + PLAIN_TEMPLATE
+            self.notices, self.stops = (PLAIN_NOTICE,), PLAIN_STOPS
+        self.can_think = "enable_thinking" in self._template
+        self._content_in_parts = False
+        self._content_in_parts = not self._shows("user") and self._shows_in_parts()
+        self._takes_system = self._shows("system", "user")
+        self._takes_late_system = self._takes_system and self._shows("user", "assistant", "system", "user")
+        self._takes_repetition = self._shows("user", "user") and self._shows("user", "assistant", "assistant", "user")
+
+    def render(
+        self, messages: Sequence[Message], *, reserve_tokens: int, chat_template_kwargs: Mapping[str, Any]
+    ) -> Prompt:
+        """The prompt for an answer to `messages`, with room for `reserve_tokens` of it (at most half of the context).
+
+        Oldest turns are left out until that fits: never a system message, nor anything from the last user message on,
+        which alone may also use the answer's room. Raises InvalidRequest, and ContextTooLong if even that is too long.
+        """
+        check_messages(messages)
+        for name in chat_template_kwargs:
+            if name in self._reserved:
+                raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
+        room = self._context_tokens - min(reserve_tokens, self._context_tokens // 2)
+        # Each turn begins with a user message: a conversation can be cut before any of them. Where it has to be is
+        # found by bisection, as the prompt gets shorter from cut to cut.
+        cuts = sorted({0} | {index for index, message in enumerate(messages) if message.role == "user"})
+        low, high = 0, len(cuts) - 1
+        ids = self._encode(_cut(messages, cuts[low]), chat_template_kwargs)
+        if len(ids) > room:
+            low = 1
+            fitting: list[int] | None = None
+            while low < high:
+                middle = (low + high) // 2
+                tried = self._encode(_cut(messages, cuts[middle]), chat_template_kwargs)
+                if len(tried) <= room:
+                    high, fitting = middle, tried
+                else:
+                    low = middle + 1
+            low = high
+            ids = fitting if fitting is not None else self._encode(_cut(messages, cuts[low]), chat_template_kwargs)
+        if len(ids) >= self._context_tokens:
+            raise ContextTooLong(len(ids), self._context_tokens)
+        dropped = len(messages) - len(_cut(messages, cuts[low]))
+        return Prompt(ids, dropped, self._opens_reasoning(ids))
+
+    def _encode(self, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> list[int]:
+        # The lock: encoding a control token as text switches the shared tokenizer's mode for a moment.
+        with self._lock:
+            ids = self._apply(self._adapt(messages), tokenize=True, sanitize_control_tokens=True, **kwargs)
+        if not ids:
+            raise InvalidRequest("The model's chat template makes an empty prompt of these messages.", "messages")
+        return list(ids)
+
+    def _apply(self, turns: Iterable[tuple[str, str]], **kwargs: Any) -> Any:
+        conversation = [
+            {"role": role, "content": [{"type": "text", "text": text}] if self._content_in_parts else text}
+            for role, text in turns
+        ]
+        try:
+            return self._tokenizer.apply_chat_template(
+                conversation, chat_template=self._template, add_generation_prompt=True, return_dict=False, **kwargs
+            )
+        # A template is a program by the model's author: besides refusing, it can fail in any way a program can.
+        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InvalidRequest(f"The model's chat template refuses this conversation: {error}", "messages") from error
+
+    def _adapt(self, messages: Sequence[Message]) -> list[tuple[str, str]]:
+        """Bring the messages, as (role, text), into the form that the template takes."""
+        turns: list[tuple[str, str]] = []
+        folded: list[str] = []
+        for message in messages:
+            role, text = message.role, message.content
+            if role == "assistant" and message.is_blank:
+                continue  # an answer that was stopped before it began teaches the model only to be silent
+            if role == "system" and not (self._takes_late_system if turns else self._takes_system):
+                folded.append(text)
+                continue
+            if role == "user" and folded:
+                text = "\n\n".join([*folded, text])
+                folded = []
+            if turns and turns[-1][0] == role and not (self._takes_repetition and role != "system"):
+                text = f"{turns.pop()[1]}\n\n{text}"
+            turns.append((role, text))
+        if folded:
+            last = max(index for index, (role, _) in enumerate(turns) if role == "user")
+            turns[last] = ("user", "\n\n".join([turns[last][1], *folded]))
+        return turns
+
+    def _shows(self, *roles: str) -> bool:
+        """Whether the template takes these roles in a row, and shows the text of each."""
+        turns = [(role, f"{_PROBE}{index}") for index, role in enumerate(roles)]
+        try:
+            text = self._apply(turns, tokenize=False)
+        except InvalidRequest:
+            return False
+        return all(probe in text for _, probe in turns)
+
+    def _shows_in_parts(self) -> bool:
+        self._content_in_parts = True
+        return self._shows("user")
+
+    def _opens_reasoning(self, ids: list[int]) -> bool:
+        tail = self._tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False)
+        return str(tail).rstrip().endswith(OPEN_REASONING)
+
+
+def _cut(messages: Sequence[Message], start: int) -> list[Message]:
+    return [message for message in messages[:start] if message.role == "system"] + list(messages[start:])
+
+
+def _begin_token(tokenizer: "PreTrainedTokenizerBase") -> str:
+    """The begin token for the plain template, where this tokenizer by itself begins texts with one."""
+    begins = tokenizer.bos_token_id is not None and tokenizer.bos_token_id in tokenizer("a")["input_ids"]
+    return "{{ bos_token }}" if begins else ""
