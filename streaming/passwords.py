@@ -1,6 +1,6 @@
 """Logins from a file: one line a user, `name:scrypt$n$r$p$salt$hash`. A password itself is never written down.
 
-Knows nothing of pages: `login` makes the callable that Gradio's `auth` takes.
+Knows nothing of pages: `PasswordFile.verify` is a callable as Gradio's `auth` takes it.
 Threading: hashing takes a tenth of a second on purpose, so it happens on a worker thread, never on the event loop.
 """
 
@@ -10,10 +10,10 @@ import hmac
 import secrets
 import unicodedata
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from streaming.errors import ConfigError
 
@@ -68,50 +68,51 @@ def entry(user: str, password: str) -> str:
     return f"{user}:{Hash.of(password)}"
 
 
-def load(path: Path) -> dict[str, Hash]:
-    """Users and their hashes. Raises ConfigError that names the line which cannot be used; it never quotes it."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The file of logins, {path}, cannot be read: {error}") from error
-    users: dict[str, Hash] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        user, _, text = line.strip().partition(":")
-        where = f"Line {number} of {path}"
-        if not user or not text.startswith(f"{SCHEME}$"):
-            raise ConfigError(
-                f"{where} is not a hashed login. A password is not kept as plain text: "
-                f"have the line made by `python -m streaming password USER`."
-            )
-        if user in users:
-            raise ConfigError(f"{where} names the user {user!r} for the second time.")
+@dataclass(frozen=True, slots=True)
+class PasswordFile:
+    """Users and their hashes."""
+
+    users: Mapping[str, Hash]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Raises ConfigError that names the line which cannot be used; it never quotes it."""
         try:
-            users[user] = Hash.parse(text)
-        except ValueError as error:
-            raise ConfigError(
-                f"{where} is damaged. Have it made again by `python -m streaming password USER`."
-            ) from error
-    if not users:
-        raise ConfigError(f"{path} holds no login. `python -m streaming password USER` makes one.")
-    return users
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"The file of logins, {path}, cannot be read: {error}") from error
+        users: dict[str, Hash] = {}
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            user, _, text = line.strip().partition(":")
+            where = f"Line {number} of {path}"
+            if not user or not text.startswith(f"{SCHEME}$"):
+                raise ConfigError(
+                    f"{where} is not a hashed login. A password is not kept as plain text: "
+                    f"have the line made by `python -m streaming password USER`."
+                )
+            if user in users:
+                raise ConfigError(f"{where} names the user {user!r} for the second time.")
+            try:
+                users[user] = Hash.parse(text)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{where} is damaged. Have it made again by `python -m streaming password USER`."
+                ) from error
+        if not users:
+            raise ConfigError(f"{path} holds no login. `python -m streaming password USER` makes one.")
+        return cls(users)
 
+    async def verify(self, user: str, password: str) -> bool:
+        """Whether this is the user's password: what Gradio's `auth` awaits. Hashes on a worker thread."""
+        return await asyncio.to_thread(self.matches, user, password)
 
-def verify(users: Mapping[str, Hash], user: str, password: str) -> bool:
-    """Whether this is the user's password. It takes as long for a user who does not exist. Blocks: see `login`."""
-    known = users.get(user)
-    decoy = Hash(b"decoy", bytes(32))
-    return (known or decoy).matches(password) and known is not None
-
-
-def login(users: Mapping[str, Hash]) -> Callable[[str, str], Coroutine[Any, Any, bool]]:
-    """What Gradio's `auth` takes: it is awaited on the event loop, and hashes elsewhere."""
-
-    async def check(user: str, password: str) -> bool:
-        return await asyncio.to_thread(verify, users, user, password)
-
-    return check
+    def matches(self, user: str, password: str) -> bool:
+        """As `verify`, in this thread. It takes as long for a user who does not exist."""
+        known = self.users.get(user)
+        decoy = Hash(b"decoy", bytes(32))
+        return (known or decoy).matches(password) and known is not None
 
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int, *, length: int) -> bytes:

@@ -1,0 +1,295 @@
+"""A chat in the terminal, on any engine: the answer streams as it is made; Ctrl-C stops it and not the program.
+
+A pipe works too: each line of the input is a message, answers go to the output, everything else to the error output.
+Knows neither torch nor Gradio. Threading: all in the caller's thread, which must be the main one. Ctrl-C only leaves
+a note there, because a signal handler must not wait for a lock that the code which it interrupts may hold.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from queue import SimpleQueue
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from rich.console import Console
+from rich.markup import escape
+
+from streaming.config import Config
+from streaming.engines import Engine, Generation, open_engine
+from streaming.errors import InvalidRequest, StreamingError
+from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta
+from streaming.messages import Message, Sampling
+
+HELP = """\
+/system TEXT   how the model should behave from now on; without TEXT: no system prompt
+/retry         have the last question answered again
+/save FILE     keep the conversation: Markdown, or JSON where FILE ends in .json
+/help          this list
+/exit          leave, as Ctrl-D does
+//...          a message that begins with a slash
+Enter sends, Alt+Enter breaks the line, Ctrl-C stops an answer, the arrows bring back what was sent."""
+COMMANDS = ("/system", "/retry", "/save", "/help", "/exit")
+SECONDS_BETWEEN_LINES = 3.0  # of a download's progress
+
+# Model text must not steer the terminal: escape sequences and the like become the pictures of their characters.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+_INERT = _PICTURES | dict.fromkeys(range(0x80, 0xA0), 0xFFFD) | {ord("\r"): None}
+
+Reader = Callable[[str], str | None]
+
+
+class TerminalChat:
+    """One conversation. `answers` shows what the model says, `notes` all the rest; `failures` counts the errors."""
+
+    def __init__(self, engine: Engine, answers: Console, notes: Console, sampling: Sampling | None = None) -> None:
+        self._engine = engine
+        self._answers = answers
+        self._notes = notes
+        self._sampling = sampling
+        self.system = ""
+        self.messages: list[Message] = []
+        self.failures = 0
+
+    def load(self) -> bool:
+        """Wait for the model, showing what is being done. False if it cannot be had."""
+        shown, due = "", 0.0
+        while (status := self._engine.wait_ready(timeout=0.1)).state == "loading":
+            detail = status.detail or f"Loading {status.model}"
+            if detail != shown and time.monotonic() >= due:
+                self._note(detail)
+                shown, due = detail, time.monotonic() + SECONDS_BETWEEN_LINES
+        if status.state != "ready":
+            self._complain(status.detail)
+            return False
+        for notice in status.notices:
+            self._note(notice)
+        return True
+
+    def run(self, read: Reader) -> None:
+        """Take messages and commands until `read`, called with a draft to be edited, has no more."""
+        draft = ""
+        while (text := read(draft)) is not None:
+            draft = ""
+            if text.startswith("/") and not text.startswith("//"):
+                if text.split()[0] == "/exit":
+                    return
+                self.command(text)
+            elif text.strip() and not self.say(text.removeprefix("/") if text.startswith("//") else text):
+                draft = text
+
+    def command(self, text: str) -> None:
+        """Do what a line that begins with a slash asks for."""
+        name, _, argument = text.strip().partition(" ")
+        match name, argument.strip():
+            case "/help", "":
+                self._note(HELP)
+            case "/system", system:
+                self.system = system
+                self._note("The system prompt is set." if system else "There is no system prompt.")
+            case "/retry", "":
+                self.retry()
+            case "/save", file if file:
+                self.save(Path(file).expanduser())
+            case ("/save", _):
+                self._complain("/save needs the name of a file.")
+            case _:
+                self._complain(f"There is no command {text.strip()!r}. /help lists them; //... sends a leading slash.")
+
+    def say(self, text: str) -> bool:
+        """Send a message and show the answer. False if it was refused; nothing has changed then."""
+        return self._answer([*self.messages, Message("user", text)])
+
+    def retry(self) -> None:
+        """Answer the last question again; the new answer takes the old one's place."""
+        if not self.messages:
+            self._complain("There is nothing to answer again yet.")
+            return
+        answered = self.messages[-1].role == "assistant"
+        self._answer(self.messages[:-1] if answered else self.messages)
+
+    def save(self, path: Path) -> None:
+        """Write the conversation to a new file."""
+        messages = self._with_system(self.messages)
+        if path.suffix == ".json":
+            plain = [{"role": message.role, "content": message.content} for message in messages]
+            text = json.dumps(plain, ensure_ascii=False, indent=2)
+        else:
+            text = "\n\n".join(f"## {message.role.capitalize()}\n\n{message.content}" for message in messages)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except FileExistsError:
+            self._complain(f"{path} is there already: choose another name.")
+        except OSError as error:
+            self._complain(f"{path} cannot be written: {error.strerror}.")
+        else:
+            self._note(f"Saved to {path}.")
+
+    # -- inside
+
+    def _with_system(self, messages: Sequence[Message]) -> list[Message]:
+        return [Message("system", self.system), *messages] if self.system else [*messages]
+
+    def _answer(self, messages: list[Message]) -> bool:
+        text: list[str] = []
+        reasoning: list[str] = []
+        try:
+            with self._engine.stream(self._with_system(messages), self._sampling) as generation:
+                for event in self._until_first(_interruptible(generation)):
+                    match event:
+                        case ReasoningDelta():
+                            self._show(self._notes, event.text, style="dim")
+                            reasoning.append(event.text)
+                        case TextDelta():
+                            if reasoning and not text:
+                                self._notes.print("\n")
+                            self._show(self._answers, event.text)
+                            text.append(event.text)
+                        case Finished():
+                            self._end_line(text, reasoning)
+                            self._note(summary(event))
+        except StreamingError as error:
+            self._end_line(text, reasoning)
+            self._complain(str(error))
+            if isinstance(error, InvalidRequest) and not (text or reasoning):
+                return False
+        said = Message("assistant", "".join(text), "".join(reasoning))
+        self.messages = [*messages, said] if text or reasoning else messages
+        return True
+
+    def _until_first(self, events: Iterator[Event]) -> Iterator[Event]:
+        """The events without those that come before the answer: these show on a line that goes away."""
+        with self._notes.status("") if self._notes.is_terminal else nullcontext() as line:
+            while isinstance(event := next(events), Queued | Prefill):
+                if line:
+                    line.update(f"[dim]{escape(waiting(event))}[/]")
+        yield event
+        yield from (event for event in events if not isinstance(event, Queued | Prefill))
+
+    def _show(self, console: Console, text: str, style: str | None = None) -> None:
+        console.out(text.translate(_INERT) if console.is_terminal else text, end="", style=style, highlight=False)
+
+    def _end_line(self, text: list[str], reasoning: list[str]) -> None:
+        if text and not text[-1].endswith("\n"):
+            self._answers.print()
+        elif reasoning and not text:
+            self._notes.print()
+
+    def _note(self, text: str) -> None:
+        self._notes.print(text, style="dim", markup=False, highlight=False)
+
+    def _complain(self, text: str) -> None:
+        self.failures += 1
+        self._notes.print(text, style="red", markup=False, highlight=False)
+
+
+def waiting(event: Queued | Prefill) -> str:
+    """What an answer waits for that has not begun."""
+    if isinstance(event, Prefill):
+        return f"Reading: {event.done:,} of {event.total:,} tokens"
+    return event.detail or f"Waiting: number {event.position} in the queue"
+
+
+def summary(finished: Finished) -> str:
+    """One line about an answer: its size, its speed, why it ended early, what was left out of the prompt."""
+    usage, timings = finished.usage, finished.timings
+    parts = [f"{usage.completion_tokens:,} tokens"]
+    if timings.decode_tps:
+        parts.append(f"{timings.decode_tps:.1f} tokens/s")
+    if timings.ttft_s:
+        parts.append(f"first token {timings.ttft_s:.2f} s")
+    if finished.reason == "length":
+        parts.append("cut at the longest answer allowed")
+    elif finished.reason == "cancelled":
+        parts.append("stopped")
+    elif finished.stopped_by is not None:
+        parts.append(f"ended at {finished.stopped_by!r}")
+    if usage.dropped_messages:
+        parts.append(f"the {usage.dropped_messages} oldest messages no longer fit the model's context")
+    return " · ".join(parts)
+
+
+def _interruptible(generation: Generation) -> Iterator[Event]:
+    """The events of a generation; Ctrl-C cancels it, and what had been made by then still arrives."""
+    inbox: SimpleQueue[Event | StreamingError | None] = SimpleQueue()  # None: Ctrl-C. Its put() is safe in a handler.
+    generation.subscribe(inbox.put)
+
+    before = signal.signal(signal.SIGINT, lambda *_: inbox.put(None))
+    try:
+        while True:
+            item = inbox.get()
+            if item is None:
+                generation.cancel()
+            elif isinstance(item, StreamingError):
+                raise item
+            else:
+                yield item
+                if isinstance(item, Finished):
+                    return
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Prompt:
+    """Reads from a person: history, several lines, a draft. Ctrl-C clears the line; twice on an empty one leaves."""
+
+    def __init__(self, notes: Console) -> None:
+        self._notes = notes
+        keys = KeyBindings()
+        keys.add("enter")(lambda event: event.current_buffer.validate_and_handle())
+        keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
+        keys.add("c-c")(self._clear)
+        self._session: PromptSession[str] = PromptSession(
+            "› ",
+            multiline=True,
+            key_bindings=keys,
+            completer=WordCompleter(list(COMMANDS), sentence=True),
+            complete_while_typing=False,
+            prompt_continuation="  ",
+        )
+
+    @staticmethod
+    def _clear(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt)
+
+    def __call__(self, draft: str) -> str | None:
+        for last in (False, True):
+            try:
+                return self._session.prompt(default=draft)
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                if not last:
+                    self._notes.print("Ctrl-C once more, or Ctrl-D, leaves.", style="dim")
+        return None
+
+
+def _read_line(_: str) -> str | None:
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None
+
+
+def chat(config: Config) -> int:
+    """Talk until the user leaves, or the input ends. Returns the exit status: a pipe's is 1 if anything went wrong."""
+    interactive = sys.stdin.isatty()
+    answers, notes = Console(), Console(stderr=True)
+    engine = open_engine(config)
+    try:
+        talk = TerminalChat(engine, answers, notes)
+        if not talk.load():
+            return 1
+        if interactive:
+            notes.print(f"[bold]{escape(engine.status().model)}[/]  [dim]/help lists the commands[/]", highlight=False)
+        talk.run(_Prompt(notes) if interactive else _read_line)
+    finally:
+        engine.close()
+    return 1 if talk.failures and not interactive else 0
