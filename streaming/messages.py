@@ -28,6 +28,8 @@ class Message:
         for name in ("content", "reasoning"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidRequest(f"The {name} of the {self.role} message is not a text.", name)
+            if not _is_unicode(getattr(self, name)):
+                raise InvalidRequest(f"The {name} of the {self.role} message holds half a character.", name)
 
     @property
     def is_blank(self) -> bool:
@@ -57,6 +59,15 @@ def _text_of_part(part: object, where: str) -> str:
         return str(part["text"])
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     raise InvalidRequest(f"{where} has a part of the kind {kind!r}: only text can be read.", f"{where}.content")
+
+
+def _is_unicode(text: str) -> bool:
+    """False for a lone surrogate: JSON can carry one, and no tokenizer, file or database can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_messages(messages: Sequence[Message]) -> None:
@@ -89,8 +100,10 @@ class Sampling:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if not isinstance(stop, Sequence):
+            raise InvalidRequest("stop must be a list of texts.", "stop")
+        object.__setattr__(self, "stop", tuple(stop))
         if not all(isinstance(text, str) and text for text in stop):
             raise InvalidRequest("A stop string must be a text that is not empty.", "stop")
         self._check("max_new_tokens", int, lambda n: n >= 1, "a whole number of at least 1")
@@ -108,7 +121,7 @@ class Sampling:
         if value is None:
             return
         number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not valid(value):
+        if not number or (isinstance(value, float) and not math.isfinite(value)) or not valid(value):
             raise InvalidRequest(f"{name} is {value!r}: it must be {wanted}.", name)
 
     @classmethod
