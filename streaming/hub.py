@@ -22,7 +22,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 from huggingface_hub.hf_api import ModelInfo
-from huggingface_hub.utils import tqdm
+from huggingface_hub.utils.tqdm import tqdm
 
 from streaming import disk
 from streaming.errors import ModelError, ModelNotFound, NoNetwork
@@ -102,7 +102,7 @@ def _reporting_bar(report_bytes: Callable[[int], None]) -> type[tqdm]:
     class Bar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self._counts_bytes = kwargs.get("name") == "huggingface_hub.snapshot_download"
-            super().__init__(*args, **kwargs)
+            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
         def update(self, n: float | None = 1) -> bool | None:
             nonlocal come
@@ -110,7 +110,8 @@ def _reporting_bar(report_bytes: Callable[[int], None]) -> type[tqdm]:
                 with lock:
                     come += int(n or 0)
                 report_bytes(come)
-            return super().update(n)
+            shown: bool | None = super().update(n)
+            return shown
 
     return Bar
 

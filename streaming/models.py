@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streaming import hub, starter
-from streaming.errors import ModelError, ModelNotFound
+from streaming import hub, memory, starter
+from streaming.errors import ModelError, ModelNotFound, ModelTooLarge
 
 if TYPE_CHECKING:
     import torch
@@ -115,14 +115,8 @@ def _transformers_folder(name: str, path: Path) -> ModelSource:
     for weights in _WEIGHTS:
         index = path / f"{weights}.index.json"
         if index.exists():
-            lost = sorted(
-                {
-                    shard
-                    for shard in _read_json(name, index).get("weight_map", {}).values()
-                    if not (path / shard).exists()
-                }
-            )
-            if lost:
+            shards = set(_read_json(name, index).get("weight_map", {}).values())
+            if lost := sorted(shard for shard in shards if not (path / shard).exists()):
                 raise ModelError(f"{name} is not complete: {path} lacks {', '.join(lost)}. Fetch it again.")
             return ModelSource(name, path)
         if (path / weights).exists():
@@ -151,15 +145,19 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     accelerated = torch.accelerator.is_available()
-    precision = _precision(dtype, accelerated)
-    where = {"trust_remote_code": False, "local_files_only": True}
+    where: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     if source.gguf_file:
-        where["gguf_file"] = source.gguf_file  # type: ignore[assignment]
+        where["gguf_file"] = source.gguf_file
     with _explained(source), _no_bars():
+        if not source.gguf_file:
+            _check_kind(source)
         config = AutoConfig.from_pretrained(source.path, **where)
-        _check_kind(source, config)
+        precision = _precision(dtype, config if accelerated else None)
+        with torch.device("meta"):  # the shapes alone: no memory, no time
+            shell: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        memory.require_memory(source.name, shell.num_parameters(), precision)
         tokenizer = AutoTokenizer.from_pretrained(source.path, **where)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
             config=config,
             dtype=precision,
@@ -167,23 +165,45 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
             output_loading_info=True,
             **where,
         )
+    model, report = loaded
     if lost := sorted(report["missing_keys"]):
         raise ModelError(
             f"{source.name} is not complete: its files lack {len(lost)} weights, {lost[0]} among them. Fetch it again."
         )
-    return Model(source.name, model.eval(), tokenizer, _context_tokens(config, tokenizer), source.notices)
+    return Model(source.name, model, tokenizer, _context_tokens(config, tokenizer), source.notices)
 
 
-def _precision(dtype: str, accelerated: bool) -> "torch.dtype | str":
+def _check_kind(source: ModelSource) -> None:
+    """Refuse what cannot chat. Loading would not: it gives an encoder a head of random numbers."""
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    name = source.name
+    config = _read_json(name, source.path / "config.json")
+    kind, classes = config.get("model_type"), config.get("architectures") or ()
+    if kind not in CONFIG_MAPPING:
+        if "auto_map" in config:
+            raise ModelError(
+                f"{name} comes with Python code of its own that would have to be executed here, and that is never "
+                "done. Choose a model that transformers supports itself."
+            )
+        raise ModelError(f"{name} is of the kind {kind!r}, which this version of transformers does not know.")
+    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    generates = not classes or any(item in known or item.endswith("ForConditionalGeneration") for item in classes)
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or config.get("is_encoder_decoder") or not generates:
+        raise ModelError(
+            f"{name} does not write text as a chat needs it (it is a {', '.join(classes) or kind}). "
+            "Choose a model for text generation, best with Instruct or Chat in its name."
+        )
+
+
+def _precision(dtype: str, stored: "PreTrainedConfig | None") -> "torch.dtype":
+    """The precision to load in; `auto` is the one that `stored` names, if given."""
     import torch
 
     if dtype == "auto":
-        return "auto" if accelerated else torch.float32
+        return getattr(stored, "dtype", None) or torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
-
-
-def _check_kind(source: ModelSource, config: "PreTrainedConfig") -> None:
-    pass
 
 
 def _context_tokens(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> int:
@@ -199,19 +219,27 @@ def _no_bars() -> Iterator[None]:
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def _explained(source: ModelSource) -> Iterator[None]:
+    """Turn whatever the library raises while it loads into a ModelError that says which model it was."""
     try:
         yield
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"{source.name} could not be loaded from {source.path}: {error}") from error
+        if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
+            raise ModelTooLarge(
+                f"The memory ran out while {source.name} was loaded: choose a smaller model."
+            ) from error
+        raise ModelError(
+            f"{source.name} could not be loaded from {source.path}: {error}. If a file is damaged, delete that "
+            "folder and start again."
+        ) from error

@@ -5,6 +5,7 @@ and worked around. What users write is never read as control tokens. Any thread 
 """
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -30,6 +31,7 @@ PLAIN_NOTICE = (
 )
 OPEN_REASONING = "<think>"
 _TAIL_TOKENS = 32  # more than any spelling of the opening tag and the white space after it takes
+_CHARACTERS_PER_TOKEN = 16  # no text of a conversation's length has more of them
 _PROBE = "probe"
 
 
@@ -81,27 +83,29 @@ class ChatTemplate:
             if name in self._reserved:
                 raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
         room = self._context_tokens - min(reserve_tokens, self._context_tokens // 2)
-        # Each turn begins with a user message: a conversation can be cut before any of them. Where it has to be is
-        # found by bisection, as the prompt gets shorter from cut to cut.
-        cuts = sorted({0} | {index for index, message in enumerate(messages) if message.role == "user"})
-        low, high = 0, len(cuts) - 1
-        ids = self._encode(_cut(messages, cuts[low]), chat_template_kwargs)
-        if len(ids) > room:
-            low = 1
-            fitting: list[int] | None = None
-            while low < high:
-                middle = (low + high) // 2
-                tried = self._encode(_cut(messages, cuts[middle]), chat_template_kwargs)
-                if len(tried) <= room:
-                    high, fitting = middle, tried
-                else:
-                    low = middle + 1
-            low = high
-            ids = fitting if fitting is not None else self._encode(_cut(messages, cuts[low]), chat_template_kwargs)
+        ids, kept = self._fit(messages, room, chat_template_kwargs)
         if len(ids) >= self._context_tokens:
             raise ContextTooLong(len(ids), self._context_tokens)
-        dropped = len(messages) - len(_cut(messages, cuts[low]))
-        return Prompt(ids, dropped, self._opens_reasoning(ids))
+        return Prompt(ids, len(messages) - len(kept), self._opens_reasoning(ids))
+
+    def _fit(
+        self, messages: Sequence[Message], room: int, kwargs: Mapping[str, Any]
+    ) -> tuple[list[int], Sequence[Message]]:
+        """The longest prompt of at most `room` tokens that a cut between turns gives, or else the shortest there is.
+
+        Found by bisection, as prompts get shorter from cut to cut: a few renderings of about one context each.
+        """
+        prompts: dict[int, list[int]] = {}
+
+        def fits(cut: int) -> bool:
+            prompts[cut] = self._encode(_since(messages, cut), kwargs)
+            return len(prompts[cut]) <= room
+
+        cuts = _cuts(messages, room * _CHARACTERS_PER_TOKEN)
+        last = len(cuts) - 1
+        cut = cuts[0] if last == 0 or fits(cuts[0]) else cuts[bisect_left(cuts, True, 1, last, key=fits)]
+        kept = _since(messages, cut)
+        return prompts.get(cut) or self._encode(kept, kwargs), kept
 
     def _encode(self, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> list[int]:
         # The lock: encoding a control token as text switches the shared tokenizer's mode for a moment.
@@ -112,7 +116,7 @@ class ChatTemplate:
         return list(ids)
 
     def _apply(self, turns: Iterable[tuple[str, str]], **kwargs: Any) -> Any:
-        conversation = [
+        conversation: list[Any] = [
             {"role": role, "content": [{"type": "text", "text": text}] if self._content_in_parts else text}
             for role, text in turns
         ]
@@ -132,7 +136,8 @@ class ChatTemplate:
             role, text = message.role, message.content
             if role == "assistant" and message.is_blank:
                 continue  # an answer that was stopped before it began teaches the model only to be silent
-            if role == "system" and not (self._takes_late_system if turns else self._takes_system):
+            begins = not turns or turns[-1][0] == "system"
+            if role == "system" and not (self._takes_system if begins else self._takes_late_system):
                 folded.append(text)
                 continue
             if role == "user" and folded:
@@ -164,8 +169,25 @@ class ChatTemplate:
         return str(tail).rstrip().endswith(OPEN_REASONING)
 
 
-def _cut(messages: Sequence[Message], start: int) -> list[Message]:
-    return [message for message in messages[:start] if message.role == "system"] + list(messages[start:])
+def _since(messages: Sequence[Message], cut: int) -> list[Message]:
+    """The messages from `cut` on, and all system messages before it."""
+    return [message for message in messages[:cut] if message.role == "system"] + list(messages[cut:])
+
+
+def _cuts(messages: Sequence[Message], most_characters: int) -> list[int]:
+    """Where a shortened conversation may begin: whole, or at any user message. The last of them always stays.
+
+    Beginnings that leave more than `most_characters` are not worth rendering, so an endless history costs nothing.
+    """
+    cuts: list[int] = []
+    characters = 0
+    for index in reversed(range(len(messages))):
+        characters += len(messages[index].content)
+        if messages[index].role == "user" or (index == 0 and cuts):
+            if cuts and characters > most_characters:
+                break
+            cuts.append(index)
+    return cuts[::-1]
 
 
 def _begin_token(tokenizer: "PreTrainedTokenizerBase") -> str:

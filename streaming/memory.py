@@ -1,0 +1,54 @@
+"""Whether a model fits into memory, asked before it is loaded: what runs out later takes the whole program with it.
+
+Knows parameter counts and sizes in bytes, and nothing of files.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from streaming.disk import size_text
+from streaming.errors import ModelTooLarge
+
+if TYPE_CHECKING:
+    import torch
+
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_BESIDE_WEIGHTS = 1.1  # the weights, and what a short conversation needs beside them
+
+
+def require_memory(name: str, parameters: int, dtype: "torch.dtype") -> None:
+    """Raise ModelTooLarge unless `parameters` of this precision fit into what is free here, accelerators included."""
+    needed = int(parameters * dtype.itemsize * _BESIDE_WEIGHTS)
+    free = free_memory()
+    if needed > free:
+        smaller = "" if dtype.itemsize <= 2 else "--dtype bfloat16 halves that; otherwise "
+        raise ModelTooLarge(
+            f"{name} does not fit into memory: {parameters / 1e6:,.0f} million parameters of {dtype.itemsize} bytes "
+            f"need about {size_text(needed)}, and {size_text(free)} are free. {smaller or ''}"
+            "choose a smaller model, or close other programs."
+        )
+
+
+def free_memory() -> int:
+    """Bytes that a model could take: of the accelerators, and of the main memory that this process may use."""
+    import torch
+
+    on_accelerators = sum(torch.accelerator.get_memory_info(device)[0] for device in range(_accelerators()))
+    return on_accelerators + _free_main_memory()
+
+
+def _accelerators() -> int:
+    import torch
+
+    return torch.accelerator.device_count()
+
+
+def _free_main_memory() -> int:
+    free = psutil.virtual_memory().available
+    if _CONTAINER_LIMIT.exists():  # inside a container, psutil sees the whole machine
+        limit = _CONTAINER_LIMIT.read_text().strip()
+        if limit != "max":
+            return min(free, int(limit) - psutil.Process().memory_info().rss)
+    return free
