@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.config import PREFIX, Config
+from streaming.config import Config
 from streaming.errors import ConfigError
-
-ROOT = Path(__file__).parents[1]
 
 
 def load(*arguments: str, **environ: str) -> Config:
@@ -121,14 +119,3 @@ def test_help_shows_every_flag_and_ends_the_program(capsys: pytest.CaptureFixtur
     assert ended.value.code == 0
     assert shown.startswith("usage: python app.py")
     assert all("--" + item.name.replace("_", "-") in shown for item in fields(Config))
-
-
-def test_the_readme_lists_exactly_the_settings_there_are() -> None:
-    table = re.findall(r"^\| `--([a-z-]+)` \| `([^`]*)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
-    shown = {False: "off", None: "none"}
-    settings = {item.name.replace("_", "-"): shown.get(item.default, str(item.default)) for item in fields(Config)}
-    assert dict(table) == settings
-
-
-def test_the_prefix_is_the_one_in_the_readme() -> None:
-    assert f"`{PREFIX}" in (ROOT / "README.md").read_text(encoding="utf-8")

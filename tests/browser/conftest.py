@@ -1,0 +1,47 @@
+"""What the browser tests stand on: a real Chromium, and the app in a process of its own.
+
+The browser is found or installed once, after collecting, so that no test's time limit pays for it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser.chromium import NoBrowser, launched, provide
+from tests.browser.server import RunningApp, running_app
+
+ServeApp = Callable[..., RunningApp]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    wanted = any("chromium" in getattr(item, "fixturenames", ()) for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        try:
+            provide()
+        except NoBrowser as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser. Tests open a context of their own: `with chromium.new_context() as context`."""
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def serve_app(tmp_path: Path) -> Iterator[ServeApp]:
+    """Starts apps: `serve_app()`, `serve_app(max_new_tokens=8)`; all are ended with the test, their output is shown."""
+    apps: list[RunningApp] = []
+    with ExitStack() as stack:
+
+        def start(**settings: object) -> RunningApp:
+            apps.append(stack.enter_context(running_app(tmp_path, **settings)))  # type: ignore[arg-type]
+            return apps[-1]
+
+        yield start
+    for app in apps:
+        print(f"--- {app.url} said:\n{app.output()}")

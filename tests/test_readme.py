@@ -1,0 +1,65 @@
+"""The README is the door: what it says about commands, flags and files is checked against what there is."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from streaming.config import PREFIX, Config
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def readme() -> str:
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)
+
+
+def test_a_space_can_read_its_front_matter(readme: str) -> None:
+    front = yaml.safe_load(readme.split("---\n")[1])
+    assert set(front) >= {"title", "emoji", "colorFrom", "colorTo", "license"}
+    assert front["sdk"] == "gradio"
+    assert front["sdk_version"] == pins("requirements.txt")["gradio"]
+    assert front["python_version"] == "3.11"
+    assert (ROOT / front["app_file"]).is_file()
+    assert len(front["short_description"]) <= 60
+
+
+def test_the_quick_start_is_two_commands(readme: str) -> None:
+    section = readme.split("## Quick start\n")[1].split("\n## ")[0]
+    commands = re.findall(r"^```bash\n(.*?)\n```$", section, re.M | re.S)
+    assert [command.rpartition("&& ")[2] for command in commands] == [
+        ".venv/bin/python app.py",
+        ".venv/bin/python -m pytest",
+    ]
+    assert all("\n" not in command for command in commands)
+    for name in re.findall(r"-r (\S+)", section):
+        assert (ROOT / name).is_file()
+
+
+def test_the_table_of_flags_lists_exactly_the_settings_there_are(readme: str) -> None:
+    table = re.findall(r"^\| `--([a-z-]+)` \| `([^`]*)` \|", readme, re.M)
+    shown = {False: "off", None: "none"}
+    assert dict(table) == {
+        item.name.replace("_", "-"): shown.get(item.default, str(item.default)) for item in fields(Config)
+    }
+    assert f"`{PREFIX}`" in readme
+
+
+def test_every_file_that_is_named_is_there(readme: str) -> None:
+    named = set(re.findall(r"\]\(((?!http)[^)#]+)\)", readme)) | set(re.findall(r"`([\w/]+(?:\.py|\.md|/))`", readme))
+    missing = {name for name in named if not (ROOT / name).exists() and not (ROOT / "streaming" / name).exists()}
+    assert not missing
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+def test_every_requirement_is_pinned(name: str) -> None:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    assert all(re.fullmatch(r"#.*|-r \S+|[A-Za-z0-9_.-]+==[0-9.]+|", line) for line in lines)
