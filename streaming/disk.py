@@ -11,7 +11,9 @@ from pathlib import Path
 
 from streaming.errors import NoDiskSpace
 
-_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+_CANNOT_WRITE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR}
+)
 
 
 def size_text(size_bytes: int) -> str:

