@@ -1,0 +1,26 @@
+"""The page's files under assets/, and the little HTML that has values in it."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+
+FOLDER = Path(__file__).resolve().parents[2] / "assets"
+
+
+def read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def fill(name: str, **values: str) -> str:
+    """A file of assets/ with its `$names` replaced by escaped values."""
+    return Template(read(name)).substitute({key: escape(value) for key, value in values.items()})
+
+
+def greeting(model: str, examples: Sequence[tuple[str, str]]) -> str:
+    """What an empty page says; page.js sends an example when it is clicked."""
+    buttons = "".join(
+        f'<button class="example" data-text="{escape(text)}"><b>{escape(title)}</b><span>{escape(text)}</span></button>'
+        for title, text in examples
+    )
+    return f'<h1>Chat with {escape(model)}</h1><div class="examples">{buttons}</div>'

@@ -1,0 +1,74 @@
+"""From settings to a running server: engine, chats, page, launch. `python app.py` and `python -m streaming serve`."""
+
+from dataclasses import dataclass
+
+import gradio as gr
+
+from streaming.api import routes
+from streaming.chats import Chats
+from streaming.config import Config
+from streaming.engines import Engine, open_engine
+from streaming.passwords import PasswordFile
+from streaming.ui import assets
+from streaming.ui.page import build_page
+from streaming.ui.theme import theme
+
+# Model text may hold a Markdown image: the page must not fetch it, since its address can carry the chat away.
+HEAD = """
+<meta http-equiv="Content-Security-Policy" content="img-src 'self' data: blob:; form-action 'self'">
+<meta name="color-scheme" content="light dark">
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """The parts of one app, wired and not yet served."""
+
+    config: Config
+    engine: Engine
+    page: gr.Blocks
+
+    def launch(self, *, block: bool = True) -> None:
+        """Serve the page, /health and the Gradio API; with `block`, until Ctrl-C."""
+        passwords = PasswordFile.read(self.config.auth_file) if self.config.auth_file else None
+        self.page.queue(max_size=256).launch(
+            server_name=self.config.host,
+            server_port=self.config.port,
+            share=self.config.share,
+            auth=passwords.verify if passwords else None,
+            app_kwargs={"routes": routes(self.engine)},
+            favicon_path=assets.FOLDER / "favicon.png",
+            theme=theme(),
+            css_paths=assets.FOLDER / "page.css",
+            head=HEAD,
+            footer_links=[],
+            run_history=False,
+            ssr_mode=False,
+            state_session_capacity=200,
+            max_threads=40,
+            quiet=True,
+            prevent_thread_lock=True,
+        )
+        print(f"Open {self.page.local_url}", flush=True)
+        if self.config.share:
+            print(_share_line(self.page.share_url), flush=True)
+        if block:
+            try:
+                self.page.block_thread()
+            finally:
+                self.engine.close()
+
+
+def _share_line(url: str | None) -> str:
+    if url:
+        return f"Public link: {url}"
+    return "There is no public link: Gradio's share service could not be reached. The local page works all the same."
+
+
+def build_app(config: Config) -> App:
+    engine = open_engine(config)
+    return App(config, engine, build_page(Chats(engine), engine))
+
+
+def serve(config: Config) -> None:
+    build_app(config).launch()

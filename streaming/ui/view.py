@@ -1,0 +1,139 @@
+"""What the page shows of a conversation: pure functions from nodes, runs and the engine's status to component values.
+
+Chatbot content is always a list of text parts: as a plain string Gradio would strip its indentation.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from streaming.conversation import Node
+from streaming.engines.base import Status
+from streaming.events import Finished
+from streaming.runs import View
+from streaming.ui.markup import to_markdown
+
+Turn = dict[str, Any]
+SEPARATOR = '<span class="dot"> · </span>'
+
+
+def turns(nodes: Sequence[Node]) -> list[Turn]:
+    """The Chatbot's messages; a thought comes before its answer as a message of its own."""
+    shown: list[Turn] = []
+    for node in nodes:
+        if node.message.reasoning:
+            shown.append(_thought(node.message.reasoning, f"Thought for {node.thought_s:.1f} s", done=True))
+        shown.append(_turn(node.message.role, node.message.content))
+    return shown
+
+
+def live_turns(question: Node, view: View) -> list[Turn]:
+    """The question and as much of its answer as there is."""
+    shown = [_turn("user", question.message.content)]
+    if view.reasoning:
+        thinking = view.phase == "thinking"
+        title = f"{'Thinking…' if thinking else 'Thought for'} {view.thought_s:.1f} s"
+        shown.append(_thought(view.reasoning, title, done=not thinking))
+    if view.text or not view.reasoning:
+        shown.append(_turn("assistant", view.text))
+    return shown
+
+
+def tools(nodes: Sequence[Node], *, last: bool = True) -> list[dict[str, Any]]:
+    """For each message of `turns` what the page's script needs for its tools: id, kind, raw text, note, figures."""
+    rows: list[dict[str, Any]] = []
+    for node in nodes:
+        if node.message.reasoning:
+            rows.append({"id": node.id, "kind": "thought"})
+        row = {"id": node.id, "kind": node.message.role, "text": node.message.content}
+        if node.message.role == "assistant":
+            row |= {"figures": _figures(node.finished), "note": _note(node), "failed": node.state == "failed"}
+        rows.append(row)
+    if rows and last:
+        rows[-1]["last"] = True
+    return rows
+
+
+def _turn(role: str, text: str) -> Turn:
+    return {"role": role, "content": [{"type": "text", "text": to_markdown(text)}]}
+
+
+def _thought(reasoning: str, title: str, *, done: bool) -> Turn:
+    return _turn("assistant", reasoning) | {"metadata": {"title": title, "status": "done" if done else "pending"}}
+
+
+def _note(node: Node) -> str:
+    if node.state == "failed":
+        return node.error
+    notes = {"stopped": "Stopped", "cut": "Cut off at the token limit"}
+    parts = [notes[node.state]] if node.state in notes else []
+    dropped = node.finished.usage.dropped_messages if node.finished else 0
+    if dropped:
+        parts.append(f"{dropped} earlier message{'s' if dropped > 1 else ''} left out to fit the context")
+    return " · ".join(parts)
+
+
+def _figures(finished: Finished | None) -> str:
+    if finished is None or not finished.usage.completion_tokens:
+        return ""
+    usage, timings = finished.usage, finished.timings
+    parts = [f"{timings.decode_tps:.1f} tok/s"] if timings.decode_tps else []
+    parts += [f"first token {timings.ttft_s:.2f} s", f"{usage.completion_tokens:,} tokens"]
+    return " · ".join(parts)
+
+
+def status_line(engine: Status, view: View | None, last: Finished | None = None) -> str:
+    """One line under the composer. `data-phase` tells the page's script and style whether an answer is under way."""
+    if view is None or view.ended:
+        finished = view.finished if view is not None else last
+        return _status("idle", _at_rest(engine, finished))
+    if view.phase == "queued":
+        return _status("queued", [_waiting(view)])
+    if view.phase == "prefill" and view.prefill is not None:
+        return _status("prefill", [f"reading {view.prefill.done:,} of {view.prefill.total:,} tokens"])
+    parts = [f"<b>{view.tps:.1f} tok/s</b>"] if view.tps else []
+    parts += [f"first token {view.ttft_s:.2f} s"] if view.ttft_s is not None else []
+    prompt = view.prefill.total if view.prefill is not None else 0
+    return _status(view.phase, [*parts, _context(prompt + view.tokens, engine)])
+
+
+def _waiting(view: View) -> str:
+    if view.queued is None:
+        return "starting"
+    if view.queued.detail:
+        return escape(view.queued.detail)
+    ahead = view.queued.position - 1
+    return f"waiting, {ahead} ahead of you" if ahead else "waiting, you are next"
+
+
+def _at_rest(engine: Status, finished: Finished | None) -> list[str]:
+    if finished is None:
+        return []
+    parts = [f"<b>{finished.timings.decode_tps:.1f} tok/s</b>"] if finished.timings.decode_tps else []
+    parts += [f"first token {finished.timings.ttft_s:.2f} s"] if finished.usage.completion_tokens else []
+    parts.append(_context(finished.usage.prompt_tokens + finished.usage.completion_tokens, engine))
+    if finished.usage.cached_tokens:
+        parts.append(f"{finished.usage.cached_tokens:,} reused")
+    return parts
+
+
+def _context(tokens: int, engine: Status) -> str:
+    return f"{tokens:,} of {engine.context_tokens:,} tokens" if engine.context_tokens else f"{tokens:,} tokens"
+
+
+def _status(phase: str, parts: list[str]) -> str:
+    return f'<div class="status-line" data-phase="{phase}">{SEPARATOR.join(parts) or "&nbsp;"}</div>'
+
+
+def problem(message: str) -> str:
+    """Why a request was refused, right above the composer, where the text still is."""
+    return f'<div class="problem" role="alert">{escape(message)}</div>' if message else ""
+
+
+def banner(engine: Status) -> str:
+    """Lasting words about the model: it is loading, it could not be loaded, or what one should know about it."""
+    if engine.state == "loading":
+        return f'<div class="banner loading" role="status">{escape(engine.detail or "Loading the model")}</div>'
+    if engine.state in ("failed", "closed"):
+        return f'<div class="banner failed" role="alert">{escape(engine.detail or "The model is not available.")}</div>'
+    return "".join(f'<div class="banner" role="note">{escape(notice)}</div>' for notice in engine.notices)
