@@ -3,6 +3,7 @@
 Imports only what a command needs. Threading: none of its own.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from getpass import getpass
@@ -33,6 +34,9 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     except StreamingError as error:
         print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more at its exit
         return 1
     except KeyboardInterrupt:
         return 130  # what a shell expects of a program that Ctrl-C ended

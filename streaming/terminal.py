@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
@@ -45,9 +46,9 @@ Reader = Callable[[str], str | None]
 
 
 class TerminalChat:
-    """One conversation. `answers` shows what the model says, `notes` all the rest; `failures` counts the errors."""
+    """One conversation. `answers` gets what the model says, `notes` all the rest; `failures` counts the errors."""
 
-    def __init__(self, engine: Engine, answers: Console, notes: Console, sampling: Sampling | None = None) -> None:
+    def __init__(self, engine: Engine, answers: TextIO, notes: Console, sampling: Sampling | None = None) -> None:
         self._engine = engine
         self._answers = answers
         self._notes = notes
@@ -144,12 +145,12 @@ class TerminalChat:
                 for event in self._until_first(_interruptible(generation)):
                     match event:
                         case ReasoningDelta():
-                            self._show(self._notes, event.text, style="dim")
+                            self._notes.out(event.text.translate(_INERT), end="", style="dim", highlight=False)
                             reasoning.append(event.text)
                         case TextDelta():
                             if reasoning and not text:
                                 self._notes.print("\n")
-                            self._show(self._answers, event.text)
+                            self._show(event.text)
                             text.append(event.text)
                         case Finished():
                             self._end_line(text, reasoning)
@@ -172,12 +173,13 @@ class TerminalChat:
         yield event
         yield from (event for event in events if not isinstance(event, Queued | Prefill))
 
-    def _show(self, console: Console, text: str, style: str | None = None) -> None:
-        console.out(text.translate(_INERT) if console.is_terminal else text, end="", style=style, highlight=False)
+    def _show(self, text: str) -> None:
+        self._answers.write(text.translate(_INERT) if self._answers.isatty() else text)
+        self._answers.flush()
 
     def _end_line(self, text: list[str], reasoning: list[str]) -> None:
         if text and not text[-1].endswith("\n"):
-            self._answers.print()
+            self._show("\n")
         elif reasoning and not text:
             self._notes.print()
 
@@ -281,10 +283,10 @@ def _read_line(_: str) -> str | None:
 def chat(config: Config) -> int:
     """Talk until the user leaves, or the input ends. Returns the exit status: a pipe's is 1 if anything went wrong."""
     interactive = sys.stdin.isatty()
-    answers, notes = Console(), Console(stderr=True)
+    notes = Console(stderr=True)
     engine = open_engine(config)
     try:
-        talk = TerminalChat(engine, answers, notes)
+        talk = TerminalChat(engine, sys.stdout, notes)
         if not talk.load():
             return 1
         if interactive:
