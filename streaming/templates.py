@@ -1,10 +1,10 @@
 """Messages to token ids by the model's own chat template, fitted to the context by leaving out whole oldest turns.
 
 What a template cannot do (no system role, strict alternation, no template at all) is found out once, when it is made,
-and worked around. What users write is never read as control tokens. Any thread may render; one at a time does.
+and worked around. What users write is never read as control tokens. Any thread may render: nothing is changed, the
+shared tokenizer's truncation least of all.
 """
 
-import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,6 @@ class ChatTemplate:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", context_tokens: int) -> None:
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens
-        self._lock = threading.Lock()
         self._reserved = {"messages", *signature(tokenizer.apply_chat_template).parameters} - {"kwargs"}
         self.notices: tuple[str, ...] = ()
         self.stops: tuple[str, ...] = ()
@@ -108,9 +107,7 @@ class ChatTemplate:
         return prompts.get(cut) or self._encode(kept, kwargs), kept
 
     def _encode(self, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> list[int]:
-        # The lock: encoding a control token as text switches the shared tokenizer's mode for a moment.
-        with self._lock:
-            ids = self._apply(self._adapt(messages), tokenize=True, sanitize_control_tokens=True, **kwargs)
+        ids = self._apply(self._adapt(messages), tokenize=True, sanitize_control_tokens=True, **kwargs)
         if not ids:
             raise InvalidRequest("The model's chat template makes an empty prompt of these messages.", "messages")
         return list(ids)
