@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TextIO
@@ -43,6 +43,7 @@ _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t
 _INERT = _PICTURES | dict.fromkeys(range(0x80, 0xA0), 0xFFFD) | {ord("\r"): None}
 
 Reader = Callable[[str], str | None]
+Note = Event | StreamingError | None  # None: Ctrl-C
 
 
 class TerminalChat:
@@ -141,8 +142,12 @@ class TerminalChat:
         text: list[str] = []
         reasoning: list[str] = []
         try:
-            with self._engine.stream(self._with_system(messages), self._sampling) as generation:
-                for event in self._until_first(_interruptible(generation)):
+            with (
+                _ctrl_c_noted() as inbox,
+                self._engine.stream(self._with_system(messages), self._sampling) as generation,
+            ):
+                generation.subscribe(inbox.put)
+                for event in self._until_first(_events(inbox, generation)):
                     match event:
                         case ReasoningDelta():
                             self._notes.out(event.text.translate(_INERT), end="", style="dim", highlight=False)
@@ -217,25 +222,29 @@ def summary(finished: Finished) -> str:
     return " · ".join(parts)
 
 
-def _interruptible(generation: Generation) -> Iterator[Event]:
-    """The events of a generation; Ctrl-C cancels it, and what had been made by then still arrives."""
-    inbox: SimpleQueue[Event | StreamingError | None] = SimpleQueue()  # None: Ctrl-C. Its put() is safe in a handler.
-    generation.subscribe(inbox.put)
-
+@contextmanager
+def _ctrl_c_noted() -> Iterator["SimpleQueue[Note]"]:
+    """A queue that gets a None for each Ctrl-C. Its put() is one that a signal handler may call."""
+    inbox: SimpleQueue[Note] = SimpleQueue()
     before = signal.signal(signal.SIGINT, lambda *_: inbox.put(None))
     try:
-        while True:
-            item = inbox.get()
-            if item is None:
-                generation.cancel()
-            elif isinstance(item, StreamingError):
-                raise item
-            else:
-                yield item
-                if isinstance(item, Finished):
-                    return
+        yield inbox
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _events(inbox: "SimpleQueue[Note]", generation: Generation) -> Iterator[Event]:
+    """The events of a generation; a None cancels it, and what had been made by then still comes."""
+    while True:
+        item = inbox.get()
+        if item is None:
+            generation.cancel()
+        elif isinstance(item, StreamingError):
+            raise item
+        else:
+            yield item
+            if isinstance(item, Finished):
+                return
 
 
 class _Prompt:
