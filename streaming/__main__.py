@@ -8,10 +8,8 @@ import sys
 from collections.abc import Sequence
 from getpass import getpass
 
-from rich.console import Console
-from rich.table import Table
-
 from streaming.config import Config
+from streaming.disk import size_text
 from streaming.errors import ConfigError, StreamingError
 
 USAGE = """\
@@ -68,19 +66,13 @@ def _run(arguments: Sequence[str]) -> int:
 def _list_models(config: Config) -> None:
     from streaming.models import cached_models
 
-    table = Table("model", "size", "where", box=None, pad_edge=False)
-    table.columns[1].justify = "right"
-    table.columns[2].overflow = "fold"
-    for model in cached_models(config.cache_dir):
-        table.add_row(model.name, _size(model.size_bytes), str(model.path))
-    if table.row_count:
-        Console(highlight=False).print(table)
-    else:
+    rows = [(model.name, size_text(model.size_bytes), model.path) for model in cached_models(config.cache_dir)]
+    if not rows:
         print("No model is on this disk yet: `python -m streaming chat` fetches the starter model.")
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+        return
+    width = max(len(name) for name, _, _ in rows)
+    for name, size, path in rows:
+        print(f"{name:<{width}}  {size:>8}  {path}")
 
 
 def _print_login(user: str) -> None:

@@ -1,6 +1,8 @@
 """The README is the door: what it says about commands, flags and files is checked against what there is."""
 
+import ast
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -63,3 +65,16 @@ def test_every_file_that_is_named_is_there(readme: str) -> None:
 def test_every_requirement_is_pinned(name: str) -> None:
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     assert all(re.fullmatch(r"#.*|-r \S+|[A-Za-z0-9_.-]+==[0-9.]+|", line) for line in lines)
+
+
+def test_every_package_that_is_imported_is_named() -> None:
+    """What another package happens to bring along today, it may not tomorrow."""
+    imported: set[str] = set()
+    for path in [*(ROOT / "streaming").rglob("*.py"), ROOT / "app.py"]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.partition(".")[0])
+    named = {name.lower() for name in pins("requirements.txt")}
+    assert {name.lower() for name in imported - sys.stdlib_module_names - {"streaming"}} <= named
