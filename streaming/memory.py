@@ -23,11 +23,12 @@ def require_memory(name: str, parameters: int, dtype: "torch.dtype") -> None:
     needed = int(parameters * dtype.itemsize * _BESIDE_WEIGHTS)
     free = free_memory()
     if needed > free:
-        smaller = "" if dtype.itemsize <= 2 else "--dtype bfloat16 halves that; otherwise "
+        advice = "Choose a smaller model, or close other programs."
+        if dtype.itemsize > 2:
+            advice = f"--dtype bfloat16 halves that. {advice}"
         raise ModelTooLarge(
             f"{name} does not fit into memory: {parameters / 1e6:,.0f} million parameters of {dtype.itemsize} bytes "
-            f"need about {size_text(needed)}, and {size_text(free)} are free. {smaller or ''}"
-            "choose a smaller model, or close other programs."
+            f"need about {size_text(needed)}, and {size_text(free)} are free. {advice}"
         )
 
 
@@ -35,14 +36,8 @@ def free_memory() -> int:
     """Bytes that a model could take: of the accelerators, and of the main memory that this process may use."""
     import torch
 
-    on_accelerators = sum(torch.accelerator.get_memory_info(device)[0] for device in range(_accelerators()))
-    return on_accelerators + _free_main_memory()
-
-
-def _accelerators() -> int:
-    import torch
-
-    return torch.accelerator.device_count()
+    accelerators = range(torch.accelerator.device_count())
+    return sum(torch.accelerator.get_memory_info(device)[0] for device in accelerators) + _free_main_memory()
 
 
 def _free_main_memory() -> int:

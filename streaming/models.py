@@ -240,6 +240,6 @@ def _explained(source: ModelSource) -> Iterator[None]:
                 f"The memory ran out while {source.name} was loaded: choose a smaller model."
             ) from error
         raise ModelError(
-            f"{source.name} could not be loaded from {source.path}: {error}. If a file is damaged, delete that "
-            "folder and start again."
+            f"{source.name} could not be loaded from {source.path}: {error}. If a file there is damaged, delete it "
+            "and start again."
         ) from error

@@ -44,7 +44,7 @@ def cache_folder(cache_dir: Path | None) -> Path:
 def find(cache_dir: Path | None) -> Path | None:
     """The converted model's folder, if it is there already."""
     folder = cache_folder(cache_dir) / FOLDER
-    return folder if folder.is_dir() else None
+    return folder if (folder / "model.safetensors").exists() else None
 
 
 def prepare(cache_dir: Path | None, report: Report) -> Path:
@@ -72,7 +72,7 @@ def prepare(cache_dir: Path | None, report: Report) -> Path:
 
 
 def _build(cache: Path, report: Report) -> Path:
-    for abandoned in cache.glob(f"{_STAGING}*"):  # the lock is ours, so nobody works in them any more
+    for abandoned in (*cache.glob(f"{_STAGING}*"), *cache.glob(FOLDER)):  # by killed programs, as the lock is ours
         shutil.rmtree(abandoned)
     with tempfile.TemporaryDirectory(dir=cache, prefix=_STAGING) as staging_name, _Bar() as bar:
         staging = Path(staging_name)

