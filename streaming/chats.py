@@ -23,6 +23,7 @@ MOST_CONVERSATIONS = 2_000  # kept in memory; beyond it the longest unused ones 
 class Snapshot:
     """A conversation as it stands: the shown path, oldest first, and the run that fills its last answer, if any."""
 
+    owner: str = ""
     conversation_id: str = ""
     nodes: tuple[Node, ...] = ()
     settings: Settings | None = None
@@ -45,9 +46,8 @@ class Chats:
             if not conversation_id:
                 return Snapshot()
             conversation = self._find(owner, conversation_id)
-            return Snapshot(
-                conversation.id, tuple(conversation.path()), conversation.settings, self._runs.get(conversation.id)
-            )
+            run = self._runs.get(conversation.id)
+            return Snapshot(owner, conversation.id, tuple(conversation.path()), conversation.settings, run)
 
     # -- each of these three starts an answer and returns its conversation; on an error nothing has changed
 

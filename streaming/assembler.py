@@ -1,0 +1,64 @@
+"""Ids in, events out: detokenizes, ends at a stop string, splits reasoning from answer.
+
+Knows no model and no thread: one object for one answer, used by whoever produces its ids. EOS ids are the caller's to
+leave out. The deltas joined are the parse of the whole text in one go, however the ids are cut.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streaming.detokenizer import Detokenizer
+from streaming.events import Delta, ReasoningDelta, TextDelta
+from streaming.reasoning import Part, ReasoningParser
+from streaming.stops import StopMatcher
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Assembler:
+    """`tokens` counts the ids read, `stopped` is the stop string that ended the answer, if one did.
+
+    Raises InvalidRequest for an empty stop.
+    """
+
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerBase", *, stops: Sequence[str] = (), reasoning_opened: bool = False
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopMatcher(stops)
+        self._reasoning = ReasoningParser(opened=reasoning_opened)
+        self.tokens = 0
+
+    @property
+    def stopped(self) -> str | None:
+        return self._stops.stopped
+
+    def add(self, ids: int | list[int]) -> list[Delta]:
+        """The deltas that have become certain, adjacent ones of a kind merged. Ids after a stop are not read."""
+        parts: list[Part] = []
+        for token_id in [ids] if isinstance(ids, int) else ids:
+            if self.stopped is not None:
+                break
+            self.tokens += 1
+            if text := self._stops.add(self._detokenizer.add(token_id)):
+                parts += self._reasoning.add(text)
+        return self._deltas(parts)
+
+    def finish(self) -> list[Delta]:
+        """Everything that was withheld: half a character, half a stop, half a tag."""
+        rest = "" if self.stopped is not None else self._stops.add(self._detokenizer.finish())
+        rest += self._stops.finish()
+        return self._deltas(self._reasoning.add(rest) + self._reasoning.finish())
+
+    def _deltas(self, parts: list[Part]) -> list[Delta]:
+        merged: list[Part] = []
+        for kind, text in parts:
+            if merged and merged[-1][0] == kind:
+                merged[-1] = (kind, merged[-1][1] + text)
+            else:
+                merged.append((kind, text))
+        return [
+            ReasoningDelta(text, self.tokens) if kind == "reasoning" else TextDelta(text, self.tokens)
+            for kind, text in merged
+        ]

@@ -1,0 +1,104 @@
+"""Splits a text into what a model thinks first (<think>...</think>) and what it answers, in pieces cut anywhere.
+
+Withholds only white space and a half tag that may belong to a block's edge. Knows no tokens and no templates.
+One object for one text, one thread. The cost is linear in the text, whatever it holds.
+"""
+
+from enum import Enum, auto
+from typing import Literal
+
+Kind = Literal["reasoning", "text"]
+Part = tuple[Kind, str]
+
+
+class _Place(Enum):
+    BEGINNING = auto()  # only white space so far: a block may open
+    INSIDE = auto()
+    AFTER = auto()  # the block has just closed
+    ANSWER = auto()
+
+
+class ReasoningParser:
+    """Only the first thing that is not white space can open a block; after the closing tag all is answer.
+
+    White space around a block and at its inner edges belongs to neither. `opened`: the prompt has opened the block.
+    """
+
+    def __init__(self, open: str = "<think>", close: str = "</think>", opened: bool = False) -> None:
+        if not open.strip() or not close.strip():
+            raise ValueError("a reasoning tag must hold more than white space")
+        self._open = open
+        self._close = close
+        self._place = _Place.INSIDE if opened else _Place.BEGINNING
+        self._begun = False  # the block has content
+        self._space: list[str] = []  # white space that may turn out to be an edge
+        self._tag = ""  # what may turn out to be a tag
+
+    def add(self, text: str) -> list[Part]:
+        """The parts that have become certain with this text; none of them is empty."""
+        parts: list[Part] = []
+        rest = self._tag + text
+        self._tag = ""
+        if self._place is _Place.BEGINNING:
+            rest = self._read_beginning(rest)
+        if self._place is _Place.INSIDE:
+            rest = self._read_inside(rest, parts)
+        if self._place is _Place.AFTER:
+            rest = rest.lstrip()
+            if rest:
+                self._place = _Place.ANSWER
+        if self._place is _Place.ANSWER and rest:
+            parts.append(("text", rest))
+        return parts
+
+    def finish(self) -> list[Part]:
+        """What was withheld. White space at the end of a block that never closed is its edge."""
+        rest = "".join(self._space) + self._tag
+        self._space.clear()
+        if self._place is _Place.INSIDE:
+            rest = rest if self._tag else ""
+        self._tag = ""
+        kind: Kind = "reasoning" if self._place is _Place.INSIDE else "text"
+        return [(kind, rest)] if rest else []
+
+    def _read_beginning(self, text: str) -> str:
+        """Decide whether a block opens; returns what comes after the decision."""
+        bare = text.lstrip()
+        if bare.startswith(self._open):
+            self._space.clear()
+            self._place = _Place.INSIDE
+            return bare[len(self._open) :]
+        self._space.append(text[: len(text) - len(bare)])
+        if self._open.startswith(bare):
+            self._tag = bare
+            return ""
+        self._place = _Place.ANSWER
+        space = "".join(self._space)
+        self._space.clear()
+        return space + bare
+
+    def _read_inside(self, text: str, parts: list[Part]) -> str:
+        """Take a block's content; returns what comes after its closing tag."""
+        content, tag, after = text.partition(self._close)
+        if tag:
+            self._place = _Place.AFTER
+        else:
+            self._tag = _half_tag(content, self._close)
+            content = content.removesuffix(self._tag)
+        bare = content.rstrip()
+        if bare:
+            known = "".join(self._space) + bare
+            parts.append(("reasoning", known if self._begun else known.lstrip()))
+            self._begun = True
+            self._space = [content[len(bare) :]]
+        else:
+            self._space.append(content)
+        if tag:
+            self._space.clear()
+        return after
+
+
+def _half_tag(text: str, tag: str) -> str:
+    """The longest end of `text` that begins `tag`."""
+    longest = min(len(text), len(tag) - 1)
+    return next((text[-length:] for length in range(longest, 0, -1) if tag.startswith(text[-length:])), "")

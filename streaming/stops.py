@@ -1,0 +1,87 @@
+"""Ends a text at the first stop string, while the text arrives in pieces cut anywhere.
+
+Withholds only the longest end of the text that can begin a stop. Knows no tokens. One object for one text, one thread.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from streaming.errors import InvalidRequest
+
+
+class StopMatcher:
+    """The text ends at the match that ends first; of several that end there, at the longest.
+
+    An Aho-Corasick automaton (Aho and Corasick, 1975) reads every character once, whatever the text and the number of
+    stops; its state is the longest end of the text that begins a stop, which is exactly what has to be withheld.
+    `stopped` is the stop that ended the text, or None. Raises InvalidRequest for an empty stop.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        stops = (stops,) if isinstance(stops, str) else stops
+        if not all(isinstance(stop, str) and stop for stop in stops):
+            raise InvalidRequest("A stop string must be a text that is not empty.", "stop")
+        self._root = _automaton(stops)
+        self._state = self._root
+        self._withheld = ""
+        self.stopped: str | None = None
+
+    def add(self, text: str) -> str:
+        """What of the text so far is certain to stand before any stop. Empty once a stop has ended the text."""
+        if self.stopped is not None:
+            return ""
+        root, state = self._root, self._state
+        if not root.following:
+            return text
+        begin = len(self._withheld)
+        pending = self._withheld + text
+        for index in range(begin, len(pending)):
+            character = pending[index]
+            while character not in state.following and state is not root:
+                state = state.fallback or root
+            state = state.following.get(character, root)
+            if state.match is not None:
+                self.stopped = state.match
+                self._withheld = ""
+                return pending[: index + 1 - len(state.match)]
+        self._state = state
+        certain = len(pending) - state.depth
+        self._withheld = pending[certain:]
+        return pending[:certain]
+
+    def finish(self) -> str:
+        """What was withheld because it could have begun a stop, and did not."""
+        withheld, self._withheld = self._withheld, ""
+        return withheld
+
+
+class _State:
+    """A beginning of one or more stops, `depth` characters long."""
+
+    __slots__ = ("depth", "fallback", "following", "match")
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.following: dict[str, _State] = {}
+        self.fallback: _State | None = None  # the longest shorter end of this that also begins a stop
+        self.match: str | None = None  # the longest stop that ends here
+
+
+def _automaton(stops: Sequence[str]) -> _State:
+    root = _State(0)
+    for stop in stops:
+        state = root
+        for character in stop:
+            state = state.following.setdefault(character, _State(state.depth + 1))
+        state.match = stop
+    waiting = deque([root])
+    while waiting:
+        state = waiting.popleft()
+        for character, following in state.following.items():
+            fallback = state.fallback
+            while fallback is not None and character not in fallback.following:
+                fallback = fallback.fallback
+            following.fallback = root if fallback is None else fallback.following[character]
+            following.match = following.match or following.fallback.match
+            waiting.append(following)
+    return root

@@ -1,0 +1,110 @@
+"""The page as a person uses it: type, press, read. Every wait is for something to be seen, never for time to pass."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}}
+
+
+class Chat:
+    """One tab with the app in it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.faults: list[str] = []
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def open(self, url: str) -> "Chat":
+        self.page.goto(url)
+        return self.ready()
+
+    def reload(self) -> "Chat":
+        self.page.reload()
+        return self.ready()
+
+    def ready(self) -> "Chat":
+        expect(self.box).to_be_visible(timeout=30_000)
+        expect(self.page.locator("#status .status-line")).to_be_visible(timeout=30_000)
+        return self
+
+    # -- what a hand does
+
+    @property
+    def box(self) -> Locator:
+        return self.page.locator("#composer textarea")
+
+    def send(self, text: str) -> None:
+        self.box.fill(text)
+        self.box.press("Enter")
+
+    def ask(self, text: str) -> None:
+        """Send, and wait for the end of the answer."""
+        before = self.rows.count()
+        self.send(text)
+        expect(self.box).to_have_value("")
+        self.wait_idle()
+        expect(self.rows.nth(before + 1)).to_be_attached()
+
+    def stop(self) -> None:
+        self.page.locator("#stop").click()
+
+    def tool(self, row: Locator, name: str) -> None:
+        row.hover()
+        row.locator(f".tool-{name}").click()
+
+    # -- what an eye sees
+
+    @property
+    def rows(self) -> Locator:
+        """The messages of the history; the live answer is not among them."""
+        return self.page.locator("#history .message-row")
+
+    @property
+    def live(self) -> Locator:
+        return self.page.locator("#live .message-row.bot-row")
+
+    @property
+    def notes(self) -> Locator:
+        return self.page.locator("#history .turn-note")
+
+    @property
+    def problem(self) -> Locator:
+        return self.page.locator("#problem .problem")
+
+    def texts(self) -> list[str]:
+        """The messages of the history, as they are shown."""
+        return [text.strip() for text in self.rows.locator(".message-content .md").all_inner_texts()]
+
+    def raw(self) -> list[str]:
+        """The messages of the history and then the live ones, as they are shown."""
+        return [text.strip() for text in self.page.locator(".message-row .message-content .md").all_inner_texts()]
+
+    def wait_live(self, text: str | re.Pattern[str]) -> None:
+        expect(self.live.last).to_contain_text(text, timeout=15_000)
+
+    def wait_phase(self, *phases: str) -> None:
+        wanted = ", ".join(f'[data-phase="{phase}"]' for phase in phases)
+        expect(self.page.locator("#status").locator(wanted)).to_be_visible(timeout=30_000)
+
+    def wait_idle(self) -> None:
+        self.wait_phase("idle")
+        expect(self.page.locator("#live .message-row")).to_have_count(0)
+
+
+@contextmanager
+def tab(browser: Browser, url: str, context: BrowserContext | None = None, **options: Any) -> Iterator[Chat]:
+    """A tab on the app, in a browser context of its own unless one is given. Fails on any error of the page's script."""
+    own = context or browser.new_context(**({} if options else DESKTOP) | options)
+    try:
+        chat = Chat(own.new_page()).open(url)
+        yield chat
+        assert chat.faults == []
+    finally:
+        if context is None:
+            own.close()

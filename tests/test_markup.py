@@ -1,0 +1,40 @@
+"""Markdown as written: HTML is shown and not obeyed, formulas are found, code is left alone."""
+
+import pytest
+
+from streaming.ui.markup import to_markdown
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("a <b>bold</b> word", "a &lt;b>bold&lt;/b> word"),
+        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
+        ("<!-- c --> <?x?>", "&lt;!-- c --> &lt;?x?>"),
+        ("see <test> and <think> in prose", "see &lt;test> and &lt;think> in prose"),
+        ("1 < 2 and 3 > 2, a <3 b", "1 < 2 and 3 > 2, a <3 b"),
+        ("<https://example.org>", "<https://example.org>"),
+        ("`<b>` and ``a ` <i>``", "`<b>` and ``a ` <i>``"),
+        ("```html\n<div>\n```\n<div>", "```html\n<div>\n```\n&lt;div>"),
+        ("~~~\n<div>\n```\n<p>\n~~~\n<p>", "~~~\n<div>\n```\n<p>\n~~~\n&lt;p>"),
+        ("```\n<div>\nstill being written", "```\n<div>\nstill being written"),
+        ("a ` lone tick <b>", "a ` lone tick &lt;b>"),
+        ("costs $5 and $6", "costs $5 and $6"),
+        ("from $5 to $10.", "from $5 to $10."),
+        ("Euler: $e^{i\\pi} + 1 = 0$.", "Euler: \\(e^{i\\pi} + 1 = 0\\)."),
+        ("$a<b$", "\\(a&lt;b\\)"),
+        ("$$\na<b\n$$", "$$\na&lt;b\n$$"),
+        ("\\[x\\] and \\(y<z\\)", "\\[x\\] and \\(y&lt;z\\)"),
+        ("in code `$x$`", "in code `$x$`"),
+        ("- a\n    - b\n    - c", "- a\n    - b\n    - c"),
+        ("", ""),
+    ],
+)
+def test_text_is_shown_as_written(written: str, shown: str) -> None:
+    assert to_markdown(written) == shown
+
+
+def test_long_hostile_text_is_read_in_linear_time() -> None:
+    """Each doubling of the text may not quadruple the work: openings that never close are the classic trap."""
+    for opening in ("<", "`", "``` ", "$a", "\\(", "\\[", "$$", "`a``b", "\n```", "\n~~~x"):
+        to_markdown(opening * 20_000)

@@ -1,0 +1,78 @@
+"""What the page shows: messages, notes, figures and the status line, from plain values."""
+
+from dataclasses import replace
+
+from streaming.conversation import Node
+from streaming.engines.base import Status
+from streaming.events import Finished, Prefill, Queued, Timings, Usage
+from streaming.messages import Message
+from streaming.runs import View
+from streaming.ui import view
+
+READY = Status("ready", "tiny", context_tokens=8192)
+NOW = View(1, "queued", "", "", None, None, 0, None, 0.0, 0.0, None, None)
+QUESTION = Node("q", None, Message("user", "  indented\n\ttext"), 0.0)
+DONE = Finished("stop", Usage(100, 0, 20, 0), Timings(0.0, 0.25, 40.0))
+
+
+def answer(**changes: object) -> Node:
+    return replace(Node("a", "q", Message("assistant", "yes"), 0.0, finished=DONE), **changes)  # type: ignore[arg-type]
+
+
+def test_text_keeps_its_indentation() -> None:
+    """Reported of Gradio (9717): text given as a plain string loses its leading indent."""
+    assert view.turns([QUESTION])[0]["content"] == [{"type": "text", "text": "  indented\n\ttext"}]
+
+
+def test_a_thought_is_a_message_of_its_own_and_tools_stay_aligned() -> None:
+    nodes = [QUESTION, answer(message=Message("assistant", "yes", "hm"), thought_s=2.04)]
+    turns, tools = view.turns(nodes), view.tools(nodes)
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "assistant"]
+    assert turns[1]["metadata"] == {"title": "Thought for 2.0 s", "status": "done"}
+    assert [row["kind"] for row in tools] == ["user", "thought", "assistant"]
+    assert tools[-1]["last"] is True
+    assert tools[-1]["figures"] == "40.0 tok/s · first token 0.25 s · 20 tokens"
+
+
+def test_notes_say_how_an_answer_ended() -> None:
+    assert view.tools([answer(state="stopped")])[0]["note"] == "Stopped"
+    assert view.tools([answer(state="cut")])[0]["note"] == "Cut off at the token limit"
+    failed = view.tools([answer(state="failed", error="out of memory", finished=None)])[0]
+    assert (failed["note"], failed["failed"]) == ("out of memory", True)
+    dropped = replace(DONE, usage=replace(DONE.usage, dropped_messages=3))
+    assert view.tools([answer(finished=dropped)])[0]["note"] == "3 earlier messages left out to fit the context"
+
+
+def test_live_turns_show_the_thought_while_it_lasts() -> None:
+    thinking = view.live_turns(QUESTION, replace(NOW, phase="thinking", reasoning="hm", thought_s=1.0))
+    assert thinking[1]["metadata"] == {"title": "Thinking… 1.0 s", "status": "pending"}
+    assert len(thinking) == 2
+    answering = view.live_turns(QUESTION, replace(NOW, phase="answering", reasoning="hm", text="yes", thought_s=1.5))
+    assert answering[1]["metadata"]["status"] == "done"
+    assert answering[2]["content"][0]["text"] == "yes"
+
+
+def test_the_status_line_follows_the_phases() -> None:
+    def line(**changes: object) -> str:
+        return view.status_line(READY, replace(NOW, **changes))  # type: ignore[arg-type]
+
+    assert "starting" in line()
+    assert "waiting, 2 ahead of you" in line(queued=Queued(3))
+    assert "waiting, you are next" in line(queued=Queued(1))
+    assert "loading &lt;x&gt;" in line(queued=Queued(1, "loading <x>"))
+    assert "reading 1,200 of 3,400 tokens" in line(phase="prefill", prefill=Prefill(1200, 3400))
+    live = line(phase="answering", prefill=Prefill(100, 100), tokens=20, tps=40.21, ttft_s=0.09)
+    assert "<b>40.2 tok/s</b>" in live
+    assert "first token 0.09 s" in live
+    assert "120 of 8,192 tokens" in live
+    rest = view.status_line(READY, None, DONE)
+    assert 'data-phase="idle"' in rest
+    assert "120 of 8,192 tokens" in rest
+
+
+def test_a_problem_and_a_banner_are_escaped() -> None:
+    assert "&lt;b&gt;" in view.problem("<b>")
+    assert view.problem("") == ""
+    assert "&lt;i&gt;" in view.banner(replace(READY, notices=("<i>",)))
+    assert 'role="alert"' in view.banner(replace(READY, state="failed", detail="no such model"))
+    assert "34 of 93 MB" in view.banner(replace(READY, state="loading", detail="34 of 93 MB"))
