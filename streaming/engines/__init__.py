@@ -7,11 +7,11 @@ __all__ = ["Engine", "Generation", "Status", "open_engine"]
 
 
 def open_engine(config: Config) -> Engine:
-    """Start the engine that `config.engine` names. Returns at once: a model loads while the page is already up."""
+    """The engine that `config.engine` names. Costs nothing yet: it loads when it is started, or first needed."""
     if config.engine == "scripted":
         from streaming.engines.scripted import ScriptedEngine
 
-        return ScriptedEngine()
+        return ScriptedEngine(max_new_tokens=config.max_new_tokens)
     from streaming.engines.local import LocalEngine
 
     return LocalEngine(config)

@@ -4,8 +4,10 @@ Threading: the producer calls `emit` and `fail` from its own thread; the consume
 from any other; `cancel` may come from anywhere, at any time, any number of times. Nothing here blocks the producer.
 """
 
+import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,6 +20,8 @@ from streaming.messages import Message, Sampling
 Item = Event | StreamingError
 Listener = Callable[[Item], None]
 
+LOG = logging.getLogger(__name__)
+
 
 class Generation:
     """One answer on its way. Iterating yields events, the last of them Finished, or raises one StreamingError.
@@ -27,8 +31,9 @@ class Generation:
 
     def __init__(self, on_cancel: Callable[[], None] = lambda: None) -> None:
         self._on_cancel = on_cancel
-        self._lock = threading.Lock()
-        self._undelivered: list[Item] = []
+        self._lock = threading.RLock()  # a listener may cancel, and so end, what it listens to
+        self._undelivered: deque[Item] = deque()
+        self._consumed = False
         self._listener: Listener | None = None
         self._ended = False
         self._cancelled = threading.Event()
@@ -42,6 +47,10 @@ class Generation:
     @property
     def ended(self) -> bool:
         return self._ended
+
+    def wait_cancelled(self, seconds: float) -> bool:
+        """Sleep, but wake up at a cancel. Says whether there was one."""
+        return self._cancelled.wait(seconds)
 
     def emit(self, event: Event) -> None:
         """Hand one event over. After the end nothing more is delivered: there is exactly one."""
@@ -58,20 +67,26 @@ class Generation:
             self._ended = last
             if self._listener is None:
                 self._undelivered.append(item)
-            else:
+                return
+            try:
                 self._listener(item)
+            except Exception:
+                # The consumer is broken, not the producer, whose thread has other answers to give.
+                LOG.exception("A listener raised: its answer is cancelled.")
+                self._ended = True
+                self._cancelled.set()
 
     # -- the consumer's side
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` with every event or error, past and future, in order. It must be quick and never raise."""
         with self._lock:
-            if self._listener is not None:
+            if self._consumed:
                 raise RuntimeError("a generation has one consumer, and this one has it already")
+            self._consumed = True
+            while self._undelivered:
+                listener(self._undelivered.popleft())
             self._listener = listener
-            for item in self._undelivered:
-                listener(item)
-            self._undelivered.clear()
 
     def __iter__(self) -> Iterator[Event]:
         items: queue.SimpleQueue[Item] = queue.SimpleQueue()
@@ -122,7 +137,10 @@ class Status:
 
 
 class Engine(Protocol):
-    """Turns messages into answers."""
+    """Turns messages into answers. Making one costs nothing: it starts to load when it is first needed."""
+
+    def start(self) -> None:
+        """Begin to load, if that has not begun. Returns at once; `stream` and `wait_ready` start it too."""
 
     def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
         """Start an answer. Input errors are raised here; everything later arrives through the Generation.

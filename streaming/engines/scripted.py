@@ -1,0 +1,196 @@
+"""An engine without a model: it plays a script, with the events, the delays and the failures of a real one.
+
+For tests and demonstrations. Words are its tokens, one a decode step. As in the local engine, one long-lived thread
+serves the requests of a fair queue; a cancel is effective before the next decode step.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from streaming.engines.base import Generation, Status
+from streaming.engines.queue import Request
+from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Script, Think, Wait, demo, words
+from streaming.engines.stopwatch import Stopwatch
+from streaming.engines.worker import Worker
+from streaming.errors import ContextTooLong
+from streaming.events import Finished, FinishReason, Prefill, ReasoningDelta, TextDelta, Usage
+from streaming.messages import Message, Sampling, check_messages
+from streaming.reasoning import Part, ReasoningParser
+from streaming.stops import StopMatcher
+
+NOTICE = "There is no model here: the answers are played from a script."
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    usage: Usage
+    max_new_tokens: int
+
+
+class ScriptedEngine:
+    """Plays `script(messages)` for each request; without a script, the demonstration of engines/script.py.
+
+    `load(say)` takes the place of loading: it may tell its progress, wait, and raise a ModelError. `decode_steps`
+    counts the steps of all answers so far.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        load: Callable[[Callable[[str], None]], None] | None = None,
+        context_tokens: int = 8192,
+        max_new_tokens: int = 1024,
+    ) -> None:
+        self._script = script or demo
+        self._loading = load
+        self._context_tokens = context_tokens
+        self._max_new_tokens = max_new_tokens
+        self._worker: Worker[_Job] = Worker("scripted", self._load, self._serve)
+        self.decode_steps = 0
+
+    def start(self) -> None:
+        self._worker.start()
+
+    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
+        check_messages(messages)
+        sampling = sampling or Sampling()
+        wanted = sampling.max_new_tokens or self._max_new_tokens
+        kept = self._fit(messages, wanted)
+        prompt_tokens = _count(kept)
+        usage = Usage(prompt_tokens=prompt_tokens, dropped_messages=len(messages) - len(kept))
+        room = self._context_tokens - prompt_tokens
+        return self._worker.submit(user, _Job(tuple(kept), sampling, usage, min(wanted, room)))
+
+    def status(self) -> Status:
+        worker = self._worker
+        return Status(
+            worker.state,
+            "scripted",
+            worker.detail,
+            context_tokens=self._context_tokens,
+            can_think=True,
+            notices=(NOTICE,),
+            running=worker.running,
+            waiting=worker.waiting,
+        )
+
+    def wait_ready(self, timeout: float | None = None) -> Status:
+        self._worker.start()
+        self._worker.wait_loaded(timeout)
+        return self.status()
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def _fit(self, messages: Sequence[Message], reserve_tokens: int) -> Sequence[Message]:
+        """Leave out the oldest turns, as the local engine does."""
+        room = self._context_tokens - min(reserve_tokens, self._context_tokens // 2)
+        kept = list(messages)
+        while _count(kept) > room:
+            turns = [index for index, message in enumerate(kept) if message.role == "user"]
+            if len(turns) < 2:
+                break
+            kept[turns[0] : turns[1]] = [message for message in kept[turns[0] : turns[1]] if message.role == "system"]
+        if _count(kept) >= self._context_tokens:
+            raise ContextTooLong(_count(kept), self._context_tokens)
+        return kept
+
+    # -- the player's thread
+
+    def _load(self) -> None:
+        if self._loading is not None:
+            self._loading(self._worker.say)
+
+    def _serve(self, request: Request[_Job]) -> None:
+        player = _Player(request, self._count_step)
+        try:
+            player.play(self._script)
+        finally:  # what was said before a failure has been said
+            player.flush()
+        request.generation.emit(player.finished())
+
+    def _count_step(self) -> None:
+        self.decode_steps += 1
+
+
+class _Player:
+    """Plays one answer; `count_step` is called for each decode step, before what it says is emitted."""
+
+    def __init__(self, request: Request[_Job], count_step: Callable[[], None]) -> None:
+        self._generation = request.generation
+        self._job = request.job
+        self._count_step = count_step
+        self._stopwatch = Stopwatch(request.arrived)
+        self._stops = StopMatcher(request.job.sampling.stop)
+        self._reasoning = ReasoningParser()
+        self._tokens = 0
+
+    def play(self, script: Script) -> None:
+        prompt_tokens = self._job.usage.prompt_tokens
+        self._generation.emit(Prefill(0, prompt_tokens))
+        thinks = self._job.sampling.chat_template_kwargs.get("enable_thinking") is not False
+        for step in script(self._job.messages):
+            match step:
+                case ReadPrompt(seconds, chunks):
+                    self._read_prompt(seconds, chunks, prompt_tokens)
+                case Say(text, pace):
+                    self._decode(words(text), pace)
+                case Think(text, pace) if thinks:
+                    self._decode(["<think>\n", *words(text), "\n</think>\n\n"], pace)
+                case Wait(seconds):
+                    self._generation.wait_cancelled(seconds)
+                case Hold(until):
+                    while not until.wait(_POLL_S) and not self._generation.cancelled:
+                        pass
+                case Fail(message) if self._reason is None:
+                    raise RuntimeError(message)
+            if self._reason is not None:
+                return
+
+    def _read_prompt(self, seconds: float, chunks: int, tokens: int) -> None:
+        for chunk in range(1, chunks + 1):
+            if self._generation.wait_cancelled(seconds / chunks):
+                return
+            self._generation.emit(Prefill(tokens * chunk // chunks, tokens))
+
+    def _decode(self, tokens: list[str], pace: float) -> None:
+        due = time.monotonic()
+        for token in tokens:
+            due += 1 / pace
+            self._generation.wait_cancelled(max(0.0, due - time.monotonic()))
+            if self._reason is not None:
+                return
+            self._count_step()
+            self._tokens += 1
+            self._stopwatch.tick()
+            self._emit(self._reasoning.add(self._stops.add(token)))
+
+    @property
+    def _reason(self) -> FinishReason | None:
+        """Why the answer ends before its script, if it does."""
+        if self._stops.stopped is not None:
+            return "stop"
+        if self._generation.cancelled:
+            return "cancelled"
+        return "length" if self._tokens >= self._job.max_new_tokens else None
+
+    def _emit(self, parts: list[Part]) -> None:
+        for kind, text in parts:
+            self._generation.emit((ReasoningDelta if kind == "reasoning" else TextDelta)(text, self._tokens))
+
+    def flush(self) -> None:
+        self._emit(self._reasoning.add(self._stops.finish()) + self._reasoning.finish())
+
+    def finished(self) -> Finished:
+        usage = replace(self._job.usage, completion_tokens=self._tokens)
+        return Finished(self._reason or "stop", usage, self._stopwatch.timings(), self._stops.stopped)
+
+
+def _count(messages: Sequence[Message]) -> int:
+    """Words; a message without one counts as its role would."""
+    return sum(max(1, len(words(message.content))) for message in messages)
