@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 from streaming.config import PREFIX, Config
+from streaming.engines import Engine
+from tests.tiny import tiny_model
+from tests.tokenizers import byte_level_bpe
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,6 +62,22 @@ def test_every_file_that_is_named_is_there(readme: str) -> None:
     named = set(re.findall(r"\]\(((?!http)[^)#]+)\)", readme)) | set(re.findall(r"`([\w/]+(?:\.py|\.md|/))`", readme))
     missing = {name for name in named if not (ROOT / name).exists() and not (ROOT / "streaming" / name).exists()}
     assert not missing
+
+
+def test_the_engine_is_shown_as_it_is(readme: str) -> None:
+    shown = readme.split("class Engine(Protocol):\n")[1].split("```")[0]
+    methods = {name for name, value in vars(Engine).items() if callable(value) and not name.startswith("_")}
+    assert set(re.findall(r"def (\w+)", shown)) == methods
+
+
+def test_its_python_runs(readme: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The two examples for users of the library, on a tiny random model and on the scripted engine."""
+    around_generate, engine = re.findall(r"^```python\n(from.*?)^```$", readme, re.M | re.S)
+    tokenizer = byte_level_bpe()
+    exec(around_generate, {"model": tiny_model(tokenizer), "tokenizer": tokenizer})
+    assert capsys.readouterr().out
+    exec(engine.replace('model="starter"', 'engine="scripted", max_new_tokens=3'), {})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Finished(reason='length'")
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])

@@ -4,15 +4,17 @@ The first half drives the chat object on an engine that plays fixed events; the 
 pseudo-terminal, typed at as a person would.
 """
 
+import codecs
+import fcntl
 import io
 import json
 import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,6 +50,9 @@ class Player:
             else:
                 generation.emit(item)
         return generation
+
+    def start(self) -> None:
+        """It is ready as it is."""
 
     def status(self) -> Status:
         return self.states[0]
@@ -307,6 +312,7 @@ def test_the_line_below_an_answer(finished: Finished, line: str) -> None:
 # -- the real thing, on the scripted engine
 
 COMMAND = [sys.executable, "-m", "streaming", "chat", "--engine", "scripted"]
+CTRL_C, CTRL_D, ALT_ENTER, UP = "\x03", "\x04", "\x1b\r", "\x1b[A"
 
 
 class Typist:
@@ -316,43 +322,48 @@ class Typist:
         self._master, slave = pty.openpty()
         environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
         self.process = subprocess.Popen(
-            COMMAND, cwd=ROOT, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+            COMMAND,
+            cwd=ROOT,
+            env=environment,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C becomes a signal
         )
         os.close(slave)
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.screen = ""
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def interrupt(self) -> None:
-        """What a terminal does on Ctrl-C while no program reads keys."""
-        os.kill(self.process.pid, signal.SIGINT)
-
     def see(self, pattern: str, timeout: float = 30.0) -> str:
         """Wait until it appears; what has been seen so far is done with."""
         deadline = time.monotonic() + timeout
         while not (found := re.search(pattern, self.screen, re.S)):
-            self._read(deadline, f"{pattern!r} did not appear")
+            assert self._read(deadline), f"{pattern!r} did not appear in: {self.screen[-2000:]!r}"
         self.screen = self.screen[found.end() :]
         return found.group()
 
     def end(self, timeout: float = 10.0) -> int:
         deadline = time.monotonic() + timeout
-        while self.process.poll() is None:
-            self._read(deadline, "the program did not end")
-        return self.process.returncode
+        while self._read(deadline):
+            pass
+        return self.process.wait(timeout)
 
-    def _read(self, deadline: float, complaint: str) -> None:
-        assert time.monotonic() < deadline, f"{complaint} in: {self.screen[-2000:]!r}"
-        if select.select([self._master], [], [], 0.1)[0]:
-            try:
-                seen = os.read(self._master, 65536).decode(errors="replace")
-            except OSError:  # how Linux says that the other end is closed
-                time.sleep(0.05)
-                return
-            if "\x1b[6n" in seen:  # prompt_toolkit asks where the cursor is
-                os.write(self._master, b"\x1b[1;1R")
-            self.screen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07", "", seen)
+    def _read(self, deadline: float) -> bool:
+        """Take in what has come. False when nothing more can come, or time is up."""
+        if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return False
+        try:
+            seen = self._decoder.decode(os.read(self._master, 65536))
+        except OSError:  # how Linux says that the other end is closed
+            return False
+        if "\x1b[6n" in seen:  # prompt_toolkit asks where the cursor is
+            os.write(self._master, b"\x1b[1;1R")
+        self.screen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07", "", seen)
+        return True
 
     def close(self) -> None:
         self.process.kill()
@@ -371,7 +382,7 @@ def typist() -> Iterator[Typist]:
 def test_ctrl_c_stops_the_answer_and_not_the_program(typist: Typist) -> None:
     typist.type("//say 5000 tokens at 50 tok/s\r")
     typist.see(r"(\S+\s+){30}")  # more than the echo of what was typed
-    typist.interrupt()
+    typist.type(CTRL_C)
     typist.see("· stopped")
     typist.type("//say 3 tokens at 50 tok/s\r")
     typist.see(r"3 tokens ·")
@@ -382,23 +393,23 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(typist: Typist) -> None:
 def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_leaves(typist: Typist) -> None:
     typist.type("half a thought")
     typist.see("thought")
-    typist.type("\x03\x03")
+    typist.type(CTRL_C + CTRL_C)
     typist.see("once more")
     typist.see("›")
-    typist.type("\x03")
+    typist.type(CTRL_C)
     assert typist.end() == 0
 
 
 def test_ctrl_d_leaves(typist: Typist) -> None:
-    typist.type("\x04")
+    typist.type(CTRL_D)
     assert typist.end() == 0
 
 
 def test_alt_enter_breaks_the_line_and_the_arrow_brings_it_back(typist: Typist, tmp_path: Path) -> None:
-    typist.type("//text\x1b\rfirst words\r")
+    typist.type(f"//text{ALT_ENTER}first words\r")
     typist.see("tokens")
     typist.see("›")
-    typist.type("\x1b[A\r")
+    typist.type(f"{UP}\r")
     typist.see("tokens")
     typist.see("›")
     typist.type(f"/save {tmp_path}/chat.json\r")
