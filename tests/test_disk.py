@@ -30,9 +30,11 @@ def test_asks_the_disk_that_a_folder_will_be_on(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_disk_that_refuses_is_explained_with_the_systems_error_as_cause(tmp_path: Path, code: int) -> None:
-    with pytest.raises(NoDiskSpace, match=r"could not be written to .*Make room there or allow writing") as raised:
-        with disk.explained(tmp_path):
-            raise OSError(code, "the system's words")
+    with (
+        pytest.raises(NoDiskSpace, match=r"could not be written to .*Make room there") as raised,
+        disk.explained(tmp_path),
+    ):
+        raise OSError(code, "the system's words")
     assert isinstance(raised.value.__cause__, OSError)
     assert "the system's words" in str(raised.value)
 
