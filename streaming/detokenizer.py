@@ -1,6 +1,6 @@
 """Token ids to text while they arrive: O(1) a token, never half a character, nothing complete withheld.
 
-The pieces joined are `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`, for any ids.
+The pieces joined are `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`: any ids.
 Knows no model, no stop strings and no prompt. One object for one text, used by one thread at a time.
 """
 
@@ -57,15 +57,15 @@ class _Reader(Protocol):
 
 def _reader(tokenizer: "PreTrainedTokenizerBase") -> _Reader:
     if not _decodes_in_rust(tokenizer):
-        return _Window(tokenizer, frozenset(tokenizer.all_special_ids), settles=False)
+        return _Window(tokenizer, frozenset(tokenizer.all_special_ids))
     backend: Tokenizer = tokenizer.backend_tokenizer
     special = frozenset(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
     parts = _decoder_parts(backend)
-    if "ByteLevel" not in parts:
-        return _Window(tokenizer, special, settles=True, backend=backend if "ByteFallback" in parts else None)
     if parts == ["ByteLevel"]:
         return _Bytes(backend, special)
-    return _Window(tokenizer, special, settles=False)
+    if "ByteLevel" in parts:
+        return _Window(tokenizer, special)
+    return _TokenWindow(tokenizer, special, backend, byte_fallback="ByteFallback" in parts)
 
 
 def _decodes_in_rust(tokenizer: "PreTrainedTokenizerBase") -> bool:
@@ -128,68 +128,47 @@ def _byte_values() -> dict[str, int]:
 class _Window:
     """Decodes a few ids over and over: a context whose text is out already, and what came after it.
 
-    The context keeps what a decoder does at the beginning of a text, such as cutting off a space, away from the new
-    ids. `settles`: the text of a token never waits for the next one. `backend`: has byte fallback.
+    The context keeps what a decoder does at the beginning of a text, such as cutting off a space, away from new ids.
     """
 
     _CONTEXTS = (1, 2, 4)  # ids; more than one where a token alone has no text, as one byte of several
     _LONG = 32  # ids: a window that cannot move on (endless invalid bytes) is decoded at growing distances from here
 
-    def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerBase",
-        special: frozenset[int],
-        *,
-        settles: bool,
-        backend: Tokenizer | None = None,
-    ) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", special: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._special = special
-        self._settles = settles
-        self._backend = backend
         self._ids: list[int] = []
         self._shown = 0  # characters of the window's text that are out
         self._next_look = 0  # the window's length at which it is decoded again
-        self._run = _ByteRun()
 
     def add(self, token_id: int) -> str:
         if token_id in self._special:
             return ""
-        byte = self._byte(token_id)
-        if byte is not None:
-            if self._run.spoilt:
-                return _INVALID
-            self._ids.append(token_id)
-            return self._show() if self._run.add(byte) else ""
-        self._run = _ByteRun()
         self._ids.append(token_id)
-        if len(self._ids) < self._next_look:
-            return ""
-        return self._look()
+        return self._look() if len(self._ids) >= self._next_look else ""
 
     def finish(self) -> str:
-        return "" if self._run.spoilt else self._show()
-
-    def _byte(self, token_id: int) -> int | None:
-        if self._backend is None:
-            return None
-        match = _BYTE_TOKEN.fullmatch(self._backend.id_to_token(token_id) or "")
-        return int(match[1], 16) if match else None
+        return self._show(self._decode(self._ids))
 
     def _look(self) -> str:
         text = self._decode(self._ids)
-        certain = len(text) if self._settles else _certain(text)
-        piece = text[self._shown : certain]
-        self._shown = max(self._shown, certain)
-        if certain == len(text):
+        certain = self._certain(text)
+        piece = self._show(certain)
+        if len(certain) == len(text):
             self._move_on()
         self._next_look = len(self._ids) * 9 // 8 if len(self._ids) > self._LONG else 0
         return piece
 
-    def _show(self) -> str:
-        text = self._decode(self._ids)
+    def _certain(self, text: str) -> str:
+        """`text` without the U+FFFD at its end that may stand for an unfinished character."""
+        length = len(text)
+        while length and len(text) - length < _MOST_INVALID and text[length - 1] == _INVALID:
+            length -= 1
+        return text[:length]
+
+    def _show(self, text: str) -> str:
         piece = text[self._shown :]
-        self._shown = len(text)
+        self._shown = max(self._shown, len(text))
         return piece
 
     def _move_on(self) -> None:
@@ -204,29 +183,47 @@ class _Window:
                 return
 
     def _decode(self, ids: list[int]) -> str:
-        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text)
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+class _TokenWindow(_Window):
+    """A window over tokens of whole characters; and over <0xNN> tokens, where the decoder has byte fallback."""
+
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerBase", special: frozenset[int], backend: Tokenizer, *, byte_fallback: bool
+    ) -> None:
+        super().__init__(tokenizer, special)
+        self._token = backend.id_to_token
+        self._byte_fallback = byte_fallback
+        self._run = _ByteRun()
+
+    def add(self, token_id: int) -> str:
+        token = self._token(token_id)
+        if token is None or token_id in self._special:
+            return ""
+        byte = _BYTE_TOKEN.fullmatch(token) if self._byte_fallback else None
+        if byte is None:
+            self._run = _ByteRun()
+            return super().add(token_id)
+        if self._run.spoilt:
+            return _INVALID
+        self._ids.append(token_id)
+        self._run.add(int(byte[1], 16))
+        return self._show(self._decode(self._ids)) if self._run.spoilt else ""
+
+    def _certain(self, text: str) -> str:
+        return text
 
 
 class _ByteRun:
-    """Adjacent <0xNN> tokens. All of their text depends on whether they are valid UTF-8 together."""
+    """Adjacent <0xNN> tokens: only if all of them together are UTF-8 are they text. `spoilt`: they never will be."""
 
     def __init__(self) -> None:
         self._utf8 = _UTF8("strict")
         self.spoilt = False
 
-    def add(self, byte: int) -> bool:
-        """Whether this byte spoils the run: no later one can make it valid."""
+    def add(self, byte: int) -> None:
         try:
             self._utf8.decode(bytes([byte]))
         except UnicodeDecodeError:
             self.spoilt = True
-        return self.spoilt
-
-
-def _certain(text: str) -> int:
-    """The length of `text` without U+FFFD at its end that may stand for an unfinished character."""
-    length = len(text)
-    while length and len(text) - length < _MOST_INVALID and text[length - 1] == _INVALID:
-        length -= 1
-    return length

@@ -45,9 +45,7 @@ def byte_fallback() -> PreTrainedTokenizerFast:
     characters = [chr(code) for code in range(33, 127)] + ["▁", "é", "你", "好", "は", "い"]
     vocabulary = ["<unk>", *SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
     vocabulary += ["".join(pair) for pair in words]
-    model = models.BPE(
-        vocab=numbered(vocabulary), merges=words, byte_fallback=True, fuse_unk=True, unk_token="<unk>"
-    )
+    model = models.BPE(vocab=numbered(vocabulary), merges=words, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
