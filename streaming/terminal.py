@@ -188,12 +188,13 @@ class TerminalChat:
         elif reasoning and not text:
             self._notes.print()
 
-    def _note(self, text: str) -> None:
-        self._notes.print(text, style="dim", markup=False, highlight=False)
+    def _note(self, text: str, style: str = "dim") -> None:
+        whole_lines = not self._notes.is_terminal
+        self._notes.print(text, style=style, markup=False, highlight=False, soft_wrap=whole_lines)
 
     def _complain(self, text: str) -> None:
         self.failures += 1
-        self._notes.print(text, style="red", markup=False, highlight=False)
+        self._note(text, style="red")
 
 
 def waiting(event: Queued | Prefill) -> str:

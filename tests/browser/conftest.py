@@ -25,7 +25,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise pytest.UsageError(str(error)) from error
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # ended before the other tests: its event loop runs on in their thread
 def chromium() -> Iterator[Browser]:
     """The browser. Tests open a context of their own: `with chromium.new_context() as context`."""
     with launched() as browser:
