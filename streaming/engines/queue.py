@@ -1,7 +1,7 @@
 """The requests that wait. Users take turns, one request each; within one user the first comes first.
 
-Knows nothing of models. Thread-safe: anybody puts and removes, one worker takes. Events are emitted outside the lock, by
-one thread at a time, so a listener may call back into the queue, and only the worker ever waits for a listener.
+Knows nothing of models. Thread-safe: anybody puts and removes, one worker takes. Events are emitted outside the lock
+and by one thread at a time, so a listener may call back into the queue, and only the worker ever waits for one.
 """
 
 import threading
