@@ -19,7 +19,7 @@ LAYERS = (
     "starter hub memory",
     "models",
     "assembler streamers",
-    "engines.base engines.script engines.stopwatch engines.settings",
+    "engines.base engines.script engines.stopwatch engines.decoding",
     "engines.queue",
     "engines.worker engines.generate",
     "engines.scripted engines.local",

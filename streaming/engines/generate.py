@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from streaming.assembler import Assembler
 from streaming.engines.base import Generation
-from streaming.engines.settings import request_config
+from streaming.engines.decoding import request_config
 from streaming.engines.stopwatch import Stopwatch
 from streaming.errors import GenerationFailed
 from streaming.events import Delta, Finished, FinishReason, Prefill, Usage
