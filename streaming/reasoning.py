@@ -56,7 +56,7 @@ class ReasoningParser:
         rest = "".join(self._space) + self._tag
         self._space.clear()
         if self._place is _Place.INSIDE:
-            rest = rest if self._tag else ""
+            rest = self._without_edge(rest) if self._tag else ""
         self._tag = ""
         kind: Kind = "reasoning" if self._place is _Place.INSIDE else "text"
         return [(kind, rest)] if rest else []
@@ -87,15 +87,19 @@ class ReasoningParser:
             content = content.removesuffix(self._tag)
         bare = content.rstrip()
         if bare:
-            known = "".join(self._space) + bare
-            parts.append(("reasoning", known if self._begun else known.lstrip()))
-            self._begun = True
+            parts.append(("reasoning", self._without_edge("".join(self._space) + bare)))
             self._space = [content[len(bare) :]]
         else:
             self._space.append(content)
         if tag:
             self._space.clear()
         return after
+
+    def _without_edge(self, content: str) -> str:
+        if self._begun:
+            return content
+        self._begun = True
+        return content.lstrip()
 
 
 def _half_tag(text: str, tag: str) -> str:

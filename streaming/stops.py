@@ -23,44 +23,43 @@ class StopMatcher:
             raise InvalidRequest("A stop string must be a text that is not empty.", "stop")
         self._root = _automaton(stops)
         self._state = self._root
-        self._withheld = ""
         self.stopped: str | None = None
 
     def add(self, text: str) -> str:
         """What of the text so far is certain to stand before any stop. Empty once a stop has ended the text."""
         if self.stopped is not None:
             return ""
-        root, state = self._root, self._state
+        root, before = self._root, self._state
         if not root.following:
             return text
-        begin = len(self._withheld)
-        pending = self._withheld + text
-        for index in range(begin, len(pending)):
-            character = pending[index]
+        state = before
+        for index, character in enumerate(text):
             while character not in state.following and state is not root:
                 state = state.fallback or root
             state = state.following.get(character, root)
             if state.match is not None:
                 self.stopped = state.match
-                self._withheld = ""
-                return pending[: index + 1 - len(state.match)]
+                self._state = root
+                return _joined(before, text, index + 1 - len(state.match))
         self._state = state
-        certain = len(pending) - state.depth
-        self._withheld = pending[certain:]
-        return pending[:certain]
+        return _joined(before, text, len(text) - state.depth)
 
     def finish(self) -> str:
         """What was withheld because it could have begun a stop, and did not."""
-        withheld, self._withheld = self._withheld, ""
-        return withheld
+        state, self._state = self._state, self._root
+        return state.text[: state.depth]
 
 
 class _State:
-    """A beginning of one or more stops, `depth` characters long."""
+    """A beginning of one or more stops: the first `depth` characters of `text`.
 
-    __slots__ = ("depth", "fallback", "following", "match")
+    It is all there is to keep: while the automaton is in this state, just these characters are withheld.
+    """
 
-    def __init__(self, depth: int) -> None:
+    __slots__ = ("depth", "fallback", "following", "match", "text")
+
+    def __init__(self, text: str, depth: int) -> None:
+        self.text = text
         self.depth = depth
         self.following: dict[str, _State] = {}
         self.fallback: _State | None = None  # the longest shorter end of this that also begins a stop
@@ -68,11 +67,11 @@ class _State:
 
 
 def _automaton(stops: Sequence[str]) -> _State:
-    root = _State(0)
+    root = _State("", 0)
     for stop in stops:
         state = root
         for character in stop:
-            state = state.following.setdefault(character, _State(state.depth + 1))
+            state = state.following.setdefault(character, _State(stop, state.depth + 1))
         state.match = stop
     waiting = deque([root])
     while waiting:
@@ -85,3 +84,10 @@ def _automaton(stops: Sequence[str]) -> _State:
             following.match = following.match or following.fallback.match
             waiting.append(following)
     return root
+
+
+def _joined(withheld: _State, text: str, end: int) -> str:
+    """What was withheld and then `text`, up to the position `end` in `text`; a negative one lies in the withheld."""
+    if end <= 0:
+        return withheld.text[: withheld.depth + end]
+    return withheld.text[: withheld.depth] + text[:end]

@@ -1,0 +1,89 @@
+"""Ids in, events out: the invariant that everything else relies on."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.assembler import Assembler
+from streaming.errors import InvalidRequest
+from streaming.events import Delta, ReasoningDelta, TextDelta
+from tests import tokenizers
+from tests.plain import cut, split
+from tests.test_detokenizer import KINDS, full_decode, made, random_pieces
+
+WORDS = ["<think>", "</think>", "<th", "\nUser:", "\nUs", "END", " ", "\n", "a", "é", "👋🏽", "你好", "Hello there."]
+STOPS = ["\nUser:", "END", "a", "好", "\n\n", "</think>", " ", "\ufffd"]
+
+
+def texts(deltas: list[Delta]) -> tuple[str, str]:
+    return tuple(
+        "".join(delta.text for delta in deltas if isinstance(delta, kind)) for kind in (ReasoningDelta, TextDelta)
+    )
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    words=st.lists(st.sampled_from(WORDS) | st.integers(0, 500), max_size=12),
+    stops=st.lists(st.sampled_from(STOPS), max_size=3),
+    opened=st.booleans(),
+    random=st.randoms(use_true_random=False),
+)
+def test_deltas_joined_are_the_parse_of_the_full_decode_cut_at_the_stop(
+    kind: str, words: list[str | int], stops: list[str], opened: bool, random: Random
+) -> None:
+    """For every kind of tokenizer and ids cut anywhere; some words are random ids, which make invalid bytes."""
+    tokenizer = made(kind)
+    ids: list[int] = []
+    for word in words:
+        is_text = isinstance(word, str)
+        ids += tokenizer(word, add_special_tokens=False)["input_ids"] if is_text else [word % len(tokenizer)]
+    assembler = Assembler(tokenizer, stops=stops, reasoning_opened=opened)
+    deltas: list[Delta] = []
+    for piece in random_pieces(ids, random):
+        new = assembler.add(piece)
+        assert len(new) <= 2, "adjacent deltas of a kind are one"
+        assert all(delta.text and delta.tokens == assembler.tokens for delta in new)
+        deltas += new
+    deltas += assembler.finish()
+    text, stopped = cut(full_decode(tokenizer, ids), stops)
+    assert texts(deltas) == split(text, opened)
+    assert assembler.stopped == stopped
+    assert assembler.tokens == len(ids) or stopped
+
+
+def test_tokens_count_the_ids_up_to_the_stop() -> None:
+    """Speculation hands over several ids at once, some of them beyond the stop: those are not part of the answer."""
+    tokenizer = tokenizers.word_level()
+    ids = tokenizer("Hi there lazy dog. The", add_special_tokens=False)["input_ids"]
+    assembler = Assembler(tokenizer, stops=["lazy"])
+    deltas = assembler.add(ids[:2]) + assembler.add(ids[2:])
+    assert [(delta.text, delta.tokens) for delta in deltas] == [("Hi there", 2), (" ", 3)]
+    assert assembler.tokens == 3
+    assert assembler.add(ids) == []
+    assert assembler.finish() == []
+    assert assembler.stopped == "lazy"
+
+
+def test_a_stop_ends_reasoning_too_and_what_waited_before_it_is_kept() -> None:
+    tokenizer = tokenizers.byte_level_bpe()
+    ids = tokenizer("<think>hm </th\nUser: x", add_special_tokens=False)["input_ids"]
+    assembler = Assembler(tokenizer, stops=["\nUser:"])
+    deltas = assembler.add(ids) + assembler.finish()
+    assert texts(deltas) == ("hm </th", "")
+    assert assembler.stopped == "\nUser:"
+
+
+def test_half_a_character_can_complete_a_stop_at_the_end() -> None:
+    """The rest that the detokenizer gives up at the end is text like any other."""
+    tokenizer = tokenizers.byte_level_bpe()
+    ids = tokenizer("a🦙", add_special_tokens=False)["input_ids"][:-1]
+    assembler = Assembler(tokenizer, stops=["\ufffd"])
+    assert texts(assembler.add(ids) + assembler.finish()) == ("", "a")
+    assert assembler.stopped == "\ufffd"
+
+
+def test_an_empty_stop_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="not empty"):
+        Assembler(tokenizers.word_level(), stops=[""])
