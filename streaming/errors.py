@@ -61,5 +61,9 @@ class EngineClosed(StreamingError):
     """The engine was closed while a request waited or ran."""
 
 
+class ConversationBusy(StreamingError):
+    """Something that has to wait until the conversation's running answer has ended."""
+
+
 class NotFound(StreamingError):
     """A conversation, a message or a run that does not exist, or belongs to somebody else."""

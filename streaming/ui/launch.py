@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import gradio as gr
+from starlette.middleware import Middleware
 
-from streaming.api import routes
+from streaming.api import SafeHeaders, routes
 from streaming.chats import Chats
 from streaming.config import Config
 from streaming.engines import Engine, open_engine
@@ -13,11 +14,7 @@ from streaming.ui import assets
 from streaming.ui.page import build_page
 from streaming.ui.theme import theme
 
-# Model text may hold a Markdown image: the page must not fetch it, since its address can carry the chat away.
-HEAD = """
-<meta http-equiv="Content-Security-Policy" content="img-src 'self' data: blob:; form-action 'self'">
-<meta name="color-scheme" content="light dark">
-"""
+HEAD = '<meta name="color-scheme" content="light dark">'
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +26,15 @@ class App:
     page: gr.Blocks
 
     def launch(self, *, block: bool = True) -> None:
-        """Serve the page, /health and the Gradio API; with `block`, until Ctrl-C."""
+        """Start the engine and serve the page and /health; with `block`, until Ctrl-C."""
+        self.engine.start()
         passwords = PasswordFile.read(self.config.auth_file) if self.config.auth_file else None
         self.page.queue(max_size=256).launch(
             server_name=self.config.host,
             server_port=self.config.port,
             share=self.config.share,
             auth=passwords.verify if passwords else None,
-            app_kwargs={"routes": routes(self.engine)},
+            app_kwargs={"routes": routes(self.engine), "middleware": [Middleware(SafeHeaders)]},
             favicon_path=assets.FOLDER / "favicon.png",
             theme=theme(),
             css_paths=assets.FOLDER / "page.css",

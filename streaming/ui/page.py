@@ -16,7 +16,7 @@ from streaming.ui import assets
 from streaming.ui.session import Session, Update
 from streaming.ui.settings import Drawer, build_drawer, own_presets
 
-LATEX = [
+LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
@@ -81,7 +81,8 @@ class Buttons:
 def build_page(chats: Chats, engine: Engine) -> gr.Blocks:
     """Lay out the page and wire it to `chats`. launch.py serves it."""
     model = engine.status().model
-    with gr.Blocks(title="Streaming", analytics_enabled=False, fill_width=True) as page:
+    page = gr.Blocks(title="Streaming", analytics_enabled=False, fill_width=True)
+    with page:
         gr.HTML(assets.fill("header.html", model=model), elem_id="header", js_on_load=None)
         new = gr.Button("New chat", elem_id="new-chat")
         gr.HTML(assets.read("help.html"), elem_id="help", js_on_load=None)
@@ -149,17 +150,18 @@ def _wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> 
         async for update in session.watch_engine():
             yield parts.assign(update)
 
-    def new(request: gr.Request, browser: Any) -> Values:
-        return parts.assign(session.new(browser, request))
+    async def new(request: gr.Request, browser: Any) -> AsyncIterator[Values]:
+        async for update in session.new(browser, request):
+            yield parts.assign(update)
 
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
     browser, drawer, outputs = parts.browser, parts.drawer, parts.outputs()
     page.load(watch, None, [parts.banner, drawer.thinking], **quiet)
     page.load(own_presets, [drawer.presets], [drawer.preset], **quiet)
-    loaded = page.load(load, [browser], outputs, **quiet)
-    sent = gr.on(
+    page.load(load, [browser], outputs, **quiet)
+    gr.on(
         [parts.composer.submit, buttons.send.click], send, [parts.composer, browser, *drawer.fields], outputs, **quiet
     )
-    acted = parts.tools.submit(act, [browser, *drawer.fields], outputs, **quiet)
+    parts.tools.submit(act, [browser, *drawer.fields], outputs, **quiet)
     buttons.stop.click(session.stop, [browser], None, queue=False, trigger_mode="multiple", **quiet)
-    buttons.new.click(new, [browser], outputs, cancels=[loaded, sent, acted], **quiet)
+    buttons.new.click(new, [browser], outputs, trigger_mode="multiple", **quiet)

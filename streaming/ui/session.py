@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,12 @@ from streaming.chats import Chats, Snapshot
 from streaming.conversation import Settings
 from streaming.engines.base import Engine
 from streaming.errors import NotFound, StreamingError
+from streaming.runs import Run
 from streaming.ui import settings, view
+from streaming.ui.followers import Followers
 
 UPDATE_EVERY_S = 0.08  # as often as the eye needs; the first text goes out at once
+LOOK_EVERY_S = 0.25  # without news: the clock of a thought goes on, and a closed browser is noticed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Session:
     def __init__(self, chats: Chats, engine: Engine) -> None:
         self._chats = chats
         self._engine = engine
+        self._followers = Followers()
 
     async def restore(self, browser: Any, request: gr.Request) -> AsyncIterator[Update]:
         """The page was opened: show the conversation it last had, and go on with its answer."""
@@ -49,7 +54,7 @@ class Session:
         if snapshot.settings is not None:
             update["drawer"] = settings.write_settings(snapshot.settings)
         yield update
-        async for more in self._follow(snapshot):
+        async for more in self._follow(snapshot, request):
             yield more
 
     async def send(
@@ -63,13 +68,13 @@ class Session:
         def start(chosen: Settings) -> Snapshot:
             return self._chats.send(visitor.owner, visitor.conversation_id, text, chosen)
 
-        async for update in self._start(visitor, start, drawer):
+        async for update in self._start(visitor, start, drawer, request):
             yield update
 
     async def act(
         self, action: Any, browser: Any, drawer: tuple[Any, ...], request: gr.Request
     ) -> AsyncIterator[Update]:
-        """A tool under a message, a key or an example: `action` is {"op", "id", "text"}, as the page's script sent it."""
+        """A tool under a message, a key or an example: `action` is {"op", "id", "text"}, as page.js sent it."""
         visitor = _visitor(browser, request)
         op, node_id, text = (str(action.get(name, "")) for name in ("op", "id", "text"))
 
@@ -89,12 +94,13 @@ class Session:
             else:
                 yield {"composer": text, "problem": ""} | self._rest(snapshot)
         elif op in ("send", "edit", "retry"):
-            async for update in self._start(visitor, start, drawer, clear=False):
+            async for update in self._start(visitor, start, drawer, request, clear=False):
                 yield update
 
-    def new(self, browser: Any, request: gr.Request) -> Update:
-        """An empty page. An answer that is being written elsewhere goes on."""
-        return _browser(_visitor(browser, request).owner, "") | self._rest(Snapshot()) | {"problem": ""}
+    async def new(self, browser: Any, request: gr.Request) -> AsyncIterator[Update]:
+        """An empty page. The answer that was being written goes on by itself."""
+        async for update in self._follow(Snapshot(), request):
+            yield _browser(_visitor(browser, request).owner, "") | update | {"problem": ""}
 
     def stop(self, browser: Any, request: gr.Request) -> None:
         """Stop the answer of this conversation, and no other."""
@@ -102,7 +108,8 @@ class Session:
         self._chats.stop(visitor.owner, visitor.conversation_id)
 
     async def watch_engine(self) -> AsyncIterator[Update]:
-        """Show how the model's loading goes, until it has ended."""
+        """Show how the model's loading goes, until it has ended. Whoever serves the page need not know to start it."""
+        self._engine.start()
         while True:
             status = self._engine.status()
             update: Update = {"banner": view.banner(status)}
@@ -119,6 +126,7 @@ class Session:
         visitor: Visitor,
         start: Callable[[Settings], Snapshot],
         drawer: tuple[Any, ...],
+        request: gr.Request,
         clear: bool = True,
     ) -> AsyncIterator[Update]:
         try:
@@ -126,11 +134,11 @@ class Session:
             snapshot = await asyncio.to_thread(start, chosen)  # reads the template: too long for the event loop
         except StreamingError as error:
             yield {"problem": view.problem(str(error))}
-            async for update in self._follow(self._current(visitor)):
+            async for update in self._follow(self._current(visitor), request):
                 yield update
             return
         yield _browser(visitor.owner, snapshot.conversation_id) | {"problem": ""} | ({"composer": ""} if clear else {})
-        async for update in self._follow(snapshot):
+        async for update in self._follow(snapshot, request):
             yield update
 
     def _current(self, visitor: Visitor) -> Snapshot:
@@ -139,29 +147,28 @@ class Session:
         except NotFound:
             return Snapshot()
 
-    async def _follow(self, snapshot: Snapshot) -> AsyncIterator[Update]:
+    async def _follow(self, snapshot: Snapshot, request: gr.Request) -> AsyncIterator[Update]:
         """Show a conversation, and the answer that is being written in it to its end."""
-        run = snapshot.run
-        if run is None:
-            yield self._rest(snapshot)
-            return
+        async with self._followers.take_over(request.session_hash or "") as wanted:
+            if snapshot.run is not None:
+                async for update in self._watch(snapshot, snapshot.run, wanted):
+                    yield update
+                snapshot = self._chats.snapshot(snapshot.owner, snapshot.conversation_id)
+            if wanted():
+                yield self._rest(snapshot)
+
+    async def _watch(self, snapshot: Snapshot, run: Run, wanted: Callable[[], bool]) -> AsyncIterator[Update]:
         *history, question, _ = snapshot.nodes
         update: Update = {"history": view.turns(history), "tools": view.tools(history, last=False)}
-        while True:
-            now = run.view()
-            if now.ended:
-                break
-            yield update | {
-                "live": view.live_turns(question, now),
-                "status": view.status_line(self._engine.status(), now),
-            }
-            update = {}
+        while not (now := run.view()).ended and wanted():
             shown_at = time.monotonic()
-            await run.changed(now.position)
-            if now.text or now.reasoning:
+            status = view.status_line(self._engine.status(), now)
+            yield update | {"live": view.live_turns(question, now), "status": status}
+            update = {}
+            with suppress(TimeoutError):
+                await asyncio.wait_for(run.changed(now.position), LOOK_EVERY_S)
+            if now.tokens:
                 await asyncio.sleep(max(0.0, UPDATE_EVERY_S - (time.monotonic() - shown_at)))
-        ended = self._chats.snapshot(snapshot.owner, snapshot.conversation_id)
-        yield self._rest(ended)
 
     def _rest(self, snapshot: Snapshot) -> Update:
         """A conversation in which nothing is being written."""

@@ -112,7 +112,7 @@ def _wire(drawer: Drawer) -> None:
         own = {key: value for key, value in _own(own).items() if key != name}
         return own, gr.Dropdown([*BUILT_IN, *own], value="Model's own")
 
-    chosen = {"show_progress": "hidden", "api_visibility": "private"}
+    chosen: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     drawer.preset.input(choose, [drawer.preset, drawer.presets], values, **chosen)
     drawer.save.click(
         save,

@@ -45,7 +45,7 @@ def tools(nodes: Sequence[Node], *, last: bool = True) -> list[dict[str, Any]]:
     for node in nodes:
         if node.message.reasoning:
             rows.append({"id": node.id, "kind": "thought"})
-        row = {"id": node.id, "kind": node.message.role, "text": node.message.content}
+        row: dict[str, Any] = {"id": node.id, "kind": node.message.role, "text": node.message.content}
         if node.message.role == "assistant":
             row |= {"figures": _figures(node.finished), "note": _note(node), "failed": node.state == "failed"}
         rows.append(row)

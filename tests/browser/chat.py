@@ -99,7 +99,7 @@ class Chat:
 
 @contextmanager
 def tab(browser: Browser, url: str, context: BrowserContext | None = None, **options: Any) -> Iterator[Chat]:
-    """A tab on the app, in a browser context of its own unless one is given. Fails on any error of the page's script."""
+    """A tab on the app, in a browser context of its own unless one is given. Fails on any script error."""
     own = context or browser.new_context(**({} if options else DESKTOP) | options)
     try:
         chat = Chat(own.new_page()).open(url)

