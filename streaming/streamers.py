@@ -29,7 +29,7 @@ class Streamer(Protocol):
     def end(self) -> None: ...
 
 
-class TextStreamer:
+class _TextStreamer:
     """A streamer that turns ids into text; a subclass says where the text goes. Special tokens are left out.
 
     `put` raises ValueError for a batch, and RuntimeError for a second `generate` with the same streamer.
@@ -66,7 +66,7 @@ class TextStreamer:
         raise NotImplementedError
 
 
-class IteratorStreamer(TextStreamer):
+class IteratorStreamer(_TextStreamer):
     """Iterates over the text while `generate` runs in another thread. One consumer.
 
     Who runs `generate` hands its exception to `fail`, or the consumer would wait for ever; generate_stream does so.
@@ -84,7 +84,7 @@ class IteratorStreamer(TextStreamer):
         self.failure: BaseException | None = None  # what generate raised, until the consumer has got it
 
     def put(self, value: torch.Tensor) -> None:
-        """As TextStreamer's; raises GenerationCancelled after `cancel`, which ends `generate` within one step."""
+        """Read more ids; raises GenerationCancelled after `cancel`, which ends `generate` within one step."""
         if self._cancelled.is_set():
             raise GenerationCancelled
         super().put(value)
@@ -125,7 +125,7 @@ class IteratorStreamer(TextStreamer):
         self._texts.put(None)
 
 
-class PrintStreamer(TextStreamer):
+class PrintStreamer(_TextStreamer):
     """Prints the text as it comes, to the terminal or to `file`, and a newline at the end."""
 
     def __init__(
@@ -178,7 +178,8 @@ def generate_stream(
 
     The exception that `generate` raises is raised by the iteration, or on leaving if that was not reached. Leaving the
     block stops the model within one step and joins its thread: never do that on an event loop. A `streamer` of your
-    own gets the same ids beside this one; `stopping_criteria` and all the rest go to `generate` as they are.
+    own gets the same ids beside this one; `stopping_criteria` and all the rest go to `generate` as they are. Settings
+    that torch keeps for each thread, such as autocast, do not reach it.
     """
     texts = IteratorStreamer(tokenizer)
     other: Streamer | None = generate_kwargs.pop("streamer", None)

@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from streaming import models
+
+settings.register_profile("project", deadline=None)  # a busy machine is no failure
+settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,10 @@
 """What the streaming parts must come to, written plainly over a whole text; and cutting a text into pieces."""
 
+from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
+
+from transformers import PreTrainedTokenizerBase
 
 
 def cut(text: str, stops: list[str]) -> tuple[str, str | None]:
@@ -37,3 +41,18 @@ def split(text: str, opened: bool = False) -> tuple[str, str]:
 def common_prefix(texts: list[str]) -> str:
     low, high = min(texts), max(texts)
     return next((low[:index] for index in range(len(low)) if low[index] != high[index]), low)
+
+
+def full_decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def random_pieces(ids: Sequence[int], random: Random) -> list[int | list[int]]:
+    """The ids cut anywhere, with empty pieces too; a single one comes as a number."""
+    pieces: list[list[int]] = []
+    left = list(ids)
+    while left:
+        size = random.choice([0, 1, 1, 2, 3, 7])
+        pieces.append(left[:size])
+        left = left[size:]
+    return [piece[0] if len(piece) == 1 else piece for piece in pieces]

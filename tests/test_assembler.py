@@ -10,8 +10,8 @@ from streaming.assembler import Assembler
 from streaming.errors import InvalidRequest
 from streaming.events import Delta, ReasoningDelta, TextDelta
 from tests import tokenizers
-from tests.plain import cut, split
-from tests.test_detokenizer import KINDS, full_decode, made, random_pieces
+from tests.plain import cut, full_decode, random_pieces, split
+from tests.tokenizers import KINDS, made
 
 WORDS = ["<think>", "</think>", "<th", "\nUser:", "\nUs", "END", " ", "\n", "a", "é", "👋🏽", "你好", "Hello there."]
 STOPS = ["\nUser:", "END", "a", "好", "\n\n", "</think>", " ", "\ufffd"]
@@ -24,7 +24,7 @@ def texts(deltas: list[Delta]) -> tuple[str, str]:
 
 
 @given(
-    kind=st.sampled_from(KINDS),
+    kind=st.sampled_from(list(KINDS)),
     words=st.lists(st.sampled_from(WORDS) | st.integers(0, 500), max_size=12),
     stops=st.lists(st.sampled_from(STOPS), max_size=3),
     opened=st.booleans(),

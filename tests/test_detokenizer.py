@@ -1,7 +1,6 @@
 """Ids to text while they arrive, for every kind of tokenizer: see tests/tokenizers.py for what they are."""
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,85 +8,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from streaming.detokenizer import Detokenizer
 from tests import tokenizers
-from tests.plain import common_prefix
+from tests.plain import common_prefix, full_decode, random_pieces
+from tests.tokenizers import KINDS, made, with_added_tokens
 
 INVALID = "\ufffd"
-
-
-def with_added_tokens(make: Callable[[], PreTrainedTokenizerFast], *tokens: str) -> PreTrainedTokenizerFast:
-    tokenizer = make()
-    tokenizer.add_tokens(list(tokens))
-    return tokenizer
-
-
-def two_decoders() -> PreTrainedTokenizerFast:
-    """Byte-level, and then something else: a decoder of no known kind."""
-    tokenizer = tokenizers.byte_level_bpe()
-    tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    return tokenizer
-
-
-class Shouting(PreTrainedTokenizerFast):
-    """A tokenizer class that decodes in its own way, as Whisper's and CodeGen's do."""
-
-    def _decode(self, *args: Any, **kwargs: Any) -> str:
-        return super()._decode(*args, **kwargs).upper()
-
-
-def own_decode() -> PreTrainedTokenizerFast:
-    return Shouting(
-        tokenizer_object=tokenizers.byte_level_bpe().backend_tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-    )
-
-
-MAKERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
-    "byte-level BPE": tokenizers.byte_level_bpe,
-    "byte-level BPE, added tokens": lambda: with_added_tokens(tokenizers.byte_level_bpe, "é", "x y", "<tool>", "你"),
-    "byte fallback": tokenizers.byte_fallback,
-    "byte fallback, added tokens": lambda: with_added_tokens(tokenizers.byte_fallback, "<tool>", "▁odd", " "),
-    "word level": tokenizers.word_level,
-    "metaspace": tokenizers.metaspace,
-    "word piece": tokenizers.word_piece,
-    "end of word": tokenizers.end_of_word,
-    "plain Python, silent bytes": tokenizers.SlowSilentBytes,
-    "plain Python, pieces": tokenizers.SlowPieces,
-    "plain Python, bytes": tokenizers.SlowBytes,
-    "two decoders": two_decoders,
-    "own decode": own_decode,
-}
-KINDS = list(MAKERS)
-
-
-@cache
-def made(kind: str) -> PreTrainedTokenizerBase:
-    return MAKERS[kind]()
-
-
-def full_decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def streamed(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[int | list[int]]) -> list[str]:
     detokenizer = Detokenizer(tokenizer)
     return [*map(detokenizer.add, pieces), detokenizer.finish()]
-
-
-def random_pieces(ids: Sequence[int], random: Random) -> list[int | list[int]]:
-    """The ids cut anywhere, with empty pieces too; a single one comes as a number."""
-    pieces: list[list[int]] = []
-    left = list(ids)
-    while left:
-        size = random.choice([0, 1, 1, 2, 3, 7])
-        pieces.append(left[:size])
-        left = left[size:]
-    return [piece[0] if len(piece) == 1 else piece for piece in pieces]
 
 
 CASES = [
@@ -150,7 +83,7 @@ def some_ids(draw: st.DrawFn, kind: str) -> list[int]:
     return draw(st.lists(st.sampled_from(pool), max_size=40))
 
 
-@given(st.data(), st.sampled_from(KINDS), st.randoms(use_true_random=False))
+@given(st.data(), st.sampled_from(list(KINDS)), st.randoms(use_true_random=False))
 def test_any_ids_in_any_pieces(data: st.DataObject, kind: str, random: Random) -> None:
     ids = data.draw(some_ids(kind))
     assert "".join(streamed(made(kind), random_pieces(ids, random))) == full_decode(made(kind), ids)
@@ -234,7 +167,7 @@ def test_the_cost_is_linear_also_where_nothing_can_be_shown(
     kind: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Endless invalid bytes, bytes of one run, spaces or special tokens: decoding all of it each time is quadratic."""
-    tokenizer = MAKERS[kind]()
+    tokenizer = KINDS[kind]()
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if text == "\x80" and len(ids) == 2:  # the second of its two UTF-8 bytes, alone, is an invalid one
         ids = ids[1:]

@@ -1,9 +1,11 @@
 """Small synthetic tokenizers, one of each kind that decodes differently. Made in memory: no file, no network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEXTS = (
@@ -144,6 +146,57 @@ class SlowPieces(SlowTokenizer):
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         return "".join(tokens).replace("▁", " ").strip()
+
+
+def with_added_tokens(make: Callable[[], PreTrainedTokenizerFast], *tokens: str) -> PreTrainedTokenizerFast:
+    tokenizer = make()
+    tokenizer.add_tokens(list(tokens))
+    return tokenizer
+
+
+def two_decoders() -> PreTrainedTokenizerFast:
+    """Byte-level, and then something else: a decoder of no known kind."""
+    tokenizer = byte_level_bpe()
+    tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+class Shouting(PreTrainedTokenizerFast):
+    """A tokenizer class that decodes in its own way, as Whisper's and CodeGen's do."""
+
+    def _decode(self, *args: Any, **kwargs: Any) -> str:
+        return super()._decode(*args, **kwargs).upper()
+
+
+def own_decode() -> PreTrainedTokenizerFast:
+    return Shouting(
+        tokenizer_object=byte_level_bpe().backend_tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )
+
+
+KINDS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
+    "byte-level BPE": byte_level_bpe,
+    "byte-level BPE, added tokens": lambda: with_added_tokens(byte_level_bpe, "é", "x y", "<tool>", "你"),
+    "byte fallback": byte_fallback,
+    "byte fallback, added tokens": lambda: with_added_tokens(byte_fallback, "<tool>", "▁odd", " "),
+    "word level": word_level,
+    "metaspace": metaspace,
+    "word piece": word_piece,
+    "end of word": end_of_word,
+    "plain Python, silent bytes": SlowSilentBytes,
+    "plain Python, pieces": SlowPieces,
+    "plain Python, bytes": SlowBytes,
+    "two decoders": two_decoders,
+    "own decode": own_decode,
+}
+
+
+@cache
+def made(kind: str) -> PreTrainedTokenizerBase:
+    """One tokenizer a kind for all tests that do not change it."""
+    return KINDS[kind]()
 
 
 def numbered(tokens: Iterable[str]) -> dict[str, int]:
