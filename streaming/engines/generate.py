@@ -194,7 +194,7 @@ def explained(error: Exception) -> GenerationFailed:
             "if it happens again, choose a smaller model."
         )
     return GenerationFailed(
-        f"The model failed in the middle of this answer: {error or type(error).__name__}. You can try again."
+        f"The model failed in the middle of this answer: {str(error) or type(error).__name__}. You can try again."
     )
 
 

@@ -116,7 +116,7 @@ class Worker(Generic[Job]):
         except StreamingError as error:
             self._fail(error)
         except BaseException as error:
-            failure = ModelError(f"The model could not be started: {error or type(error).__name__}")
+            failure = ModelError(f"The model could not be started: {str(error) or type(error).__name__}")
             failure.__cause__ = error
             self._fail(failure)
         finally:
@@ -129,7 +129,7 @@ class Worker(Generic[Job]):
             request.generation.fail(error)
         except BaseException as error:  # SystemExit too: a model's code may not end everybody's thread
             failure = GenerationFailed(
-                f"The model failed in the middle of this answer: {error or type(error).__name__}"
+                f"The model failed in the middle of this answer: {str(error) or type(error).__name__}"
             )
             failure.__cause__ = error
             request.generation.fail(failure)
