@@ -49,10 +49,13 @@ function toolsFor(row) {
   return bar;
 }
 
+let decorated = null;  // the rows whose tools are in place
 function decorate() {
-  const messages = $$("#history .message-row");
   const known = rows();
+  if (decorated === known) return;
+  const messages = $$("#history .message-row");
   if (messages.length !== known.length) return;
+  decorated = known;
   messages.forEach((message, index) => {
     const row = known[index];
     const key = JSON.stringify(row);
@@ -133,10 +136,18 @@ function announce() {
   wasBusy = now;
 }
 
+function show() {
+  const history = $("#history"), live = $("#live"), now = phase();
+  const shown = [history, live].map((part) => part.getElementsByClassName("message-row").length > 0);
+  history.classList.toggle("no-rows", !shown[0]);
+  live.classList.toggle("no-rows", !shown[1]);
+  live.dataset.phase = now;
+  $("#column").classList.toggle("empty", !shown[0] && !shown[1]);
+  $("#dock").classList.toggle("busy", now !== "idle");
+}
+
 function settle() {
-  $$("#history [role=log], #live [role=log]").forEach((log) => log.setAttribute("aria-live", "off"));
-  const dock = $("#dock");
-  if (dock && !down.isConnected) dock.append(down);
+  show();
   decorate();
   announce();
   if (following) toEnd();
@@ -148,7 +159,15 @@ function soon() {
   scheduled = true;
   requestAnimationFrame(() => { scheduled = false; settle(); });
 }
-new MutationObserver(soon).observe($(".gradio-container") ?? document.body, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-phase"] });
+
+function begin() {
+  const parts = ["#history", "#live", "#status", "#banner", "#problem"].map((selector) => $(selector));
+  if (!parts.every(Boolean) || !$("#dock")) return void requestAnimationFrame(begin);
+  for (const part of parts) new MutationObserver(soon).observe(part, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-phase"] });
+  for (const log of $$("#history [role=log], #live [role=log]")) log.setAttribute("aria-live", "off");
+  $("#dock").append(down);
+  soon();
+}
 watch("value", soon);
 
 // -- buttons of the header, examples, keys
@@ -188,4 +207,4 @@ document.addEventListener("keydown", (event) => {  // an answer is under way: th
   }
 }, true);
 
-soon();
+begin();

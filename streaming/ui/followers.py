@@ -1,4 +1,4 @@
-"""Which handler shows a run in which browser tab: the newest one. An older one ends before the newer one begins.
+"""Which handler shows a run in which browser tab: the newest one. An older one ends before anything else is shown.
 
 Only for one event loop. Gradio's own `cancels=` would do, but it can take the newer event's stream down with it.
 """
@@ -14,9 +14,15 @@ class Followers:
     def __init__(self) -> None:
         self._latest: dict[str, asyncio.Event] = {}  # set when that follower has ended
 
+    async def dismiss(self, tab: str) -> None:
+        """Have the tab's follower end, and wait until it has."""
+        follower = self._latest.pop(tab, None)
+        if follower is not None:
+            await follower.wait()
+
     @asynccontextmanager
-    async def take_over(self, tab: str) -> AsyncIterator[Callable[[], bool]]:
-        """Wait until the tab's earlier follower has ended. Yields a function that tells whether to go on."""
+    async def follow(self, tab: str) -> AsyncIterator[Callable[[], bool]]:
+        """Be the tab's follower. Yields a function that tells whether to go on."""
         earlier, ended = self._latest.get(tab), asyncio.Event()
         self._latest[tab] = ended
         try:

@@ -64,8 +64,6 @@ class Parts:
         for name, value in update.items():
             if name == "drawer":
                 values |= dict(zip(self.drawer.fields, value, strict=True))
-            elif name == "thinking":
-                values[self.drawer.thinking] = value
             else:
                 values[getattr(self, name)] = value
         return values
@@ -132,36 +130,42 @@ def _chatbot(elem_id: str, label: str) -> gr.Chatbot:
 
 
 def _wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> None:
-    """Every handler is an async generator that only looks at a run: leaving it stops nothing."""
-
-    async def load(request: gr.Request, browser: Any) -> AsyncIterator[Values]:
-        async for update in session.restore(browser, request):
-            yield parts.assign(update)
-
-    async def send(request: gr.Request, text: str, browser: Any, *drawer: Any) -> AsyncIterator[Values]:
-        async for update in session.send(text, browser, drawer, request):
-            yield parts.assign(update)
-
-    async def act(request: gr.Request, action: gr.EventData, browser: Any, *drawer: Any) -> AsyncIterator[Values]:
-        async for update in session.act(action._data, browser, drawer, request):
-            yield parts.assign(update)
-
-    async def watch() -> AsyncIterator[Values]:
-        async for update in session.watch_engine():
-            yield parts.assign(update)
-
-    async def new(request: gr.Request, browser: Any) -> AsyncIterator[Values]:
-        async for update in session.new(browser, request):
-            yield parts.assign(update)
-
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+    """Connect events and handlers. What changes something runs first, then `watch` on few components, then `rest`."""
     browser, drawer, outputs = parts.browser, parts.drawer, parts.outputs()
-    page.load(watch, None, [parts.banner, drawer.thinking], **quiet)
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+
+    async def load(request: gr.Request, kept: Any) -> Values:
+        return parts.assign(session.load(kept, request))
+
+    async def settings(request: gr.Request, kept: Any) -> Values:
+        return parts.assign(session.settings(kept, request))
+
+    async def send(request: gr.Request, text: str, kept: Any, *values: Any) -> Values:
+        return parts.assign(await session.send(text, kept, values, request))
+
+    async def act(request: gr.Request, action: gr.EventData, kept: Any, *values: Any) -> Values:
+        return parts.assign(await session.act(action._data, kept, values, request))
+
+    async def new(request: gr.Request, kept: Any) -> Values:
+        return parts.assign(await session.new(kept, request))
+
+    async def watch(request: gr.Request, kept: Any) -> AsyncIterator[tuple[Any, str]]:
+        async for update in session.watch(kept, request):
+            yield update
+
+    async def rest(request: gr.Request, kept: Any) -> Values:
+        return parts.assign(session.rest(kept, request)) or gr.skip()
+
+    page.load(session.watch_engine, None, [parts.banner, drawer.thinking], **quiet)
     page.load(own_presets, [drawer.presets], [drawer.preset], **quiet)
-    page.load(load, [browser], outputs, **quiet)
-    gr.on(
-        [parts.composer.submit, buttons.send.click], send, [parts.composer, browser, *drawer.fields], outputs, **quiet
-    )
-    parts.tools.submit(act, [browser, *drawer.fields], outputs, **quiet)
+    page.load(settings, [browser], drawer.fields, **quiet)
+    typed = [parts.composer.submit, buttons.send.click]
+    for event in (
+        page.load(load, [browser], outputs, **quiet),
+        gr.on(typed, send, [parts.composer, browser, *drawer.fields], outputs, **quiet),
+        parts.tools.submit(act, [browser, *drawer.fields], outputs, **quiet),
+        buttons.new.click(new, [browser], outputs, trigger_mode="multiple", **quiet),
+    ):
+        watched = event.then(watch, [browser], [parts.live, parts.status], trigger_mode="multiple", **quiet)
+        watched.then(rest, [browser], outputs, trigger_mode="multiple", **quiet)
     buttons.stop.click(session.stop, [browser], None, queue=False, trigger_mode="multiple", **quiet)
-    buttons.new.click(new, [browser], outputs, trigger_mode="multiple", **quiet)

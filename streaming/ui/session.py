@@ -1,7 +1,8 @@
 """What the page's buttons do: thin handlers over Chats, none of which blocks the event loop or holds a generation.
 
 A visitor is known by the id in the browser's storage, or by the login. Conversations are always the server's copy:
-the browser sends an id and new text, never a history.
+the browser sends an id and new text, never a history. Every action is three events (see page.py): a handler that
+changes something, `watch` while an answer is written, `rest` when it is done.
 """
 
 import asyncio
@@ -18,128 +19,148 @@ from streaming.chats import Chats, Snapshot
 from streaming.conversation import Settings
 from streaming.engines.base import Engine
 from streaming.errors import NotFound, StreamingError
-from streaming.runs import Run
 from streaming.ui import settings, view
 from streaming.ui.followers import Followers
 
 UPDATE_EVERY_S = 0.08  # as often as the eye needs; the first text goes out at once
 LOOK_EVERY_S = 0.25  # without news: the clock of a thought goes on, and a closed browser is noticed
 
+Update = dict[str, Any]  # new values by the name of the component, see page.Parts
+
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
+    """Who looks at which conversation ("": a new one) in which tab."""
+
     owner: str
     conversation_id: str
-
-
-Update = dict[str, Any]
+    tab: str
 
 
 class Session:
-    """Handlers yield an Update: new values by the name of the component (see page.py)."""
+    """The handlers. They are stateless but for which tab follows what."""
 
     def __init__(self, chats: Chats, engine: Engine) -> None:
         self._chats = chats
         self._engine = engine
         self._followers = Followers()
+        self._unsettled: set[str] = set()  # tabs that still show a live answer
 
-    async def restore(self, browser: Any, request: gr.Request) -> AsyncIterator[Update]:
-        """The page was opened: show the conversation it last had, and go on with its answer."""
+    def load(self, browser: Any, request: gr.Request) -> Update:
+        """The page was opened: show the conversation that this browser last had."""
         visitor = _visitor(browser, request)
-        try:
-            snapshot = self._chats.snapshot(visitor.owner, visitor.conversation_id)
-        except NotFound:
-            snapshot = Snapshot()
-        update = _browser(visitor.owner, snapshot.conversation_id)
-        if snapshot.settings is not None:
-            update["drawer"] = settings.write_settings(snapshot.settings)
-        yield update
-        async for more in self._follow(snapshot, request):
-            yield more
+        snapshot = self._current(visitor)
+        return self._shown(snapshot) | _browser(visitor.owner, snapshot.conversation_id)
 
-    async def send(
-        self, text: str, browser: Any, drawer: tuple[Any, ...], request: gr.Request
-    ) -> AsyncIterator[Update]:
-        """The composer's text, as the next message."""
+    def settings(self, browser: Any, request: gr.Request) -> Update:
+        """The drawer as it was when something was last sent in this conversation."""
+        chosen = self._current(_visitor(browser, request)).settings
+        return {"drawer": settings.write_settings(chosen) if chosen else settings.UNCHANGED}
+
+    async def send(self, text: str, browser: Any, drawer: tuple[Any, ...], request: gr.Request) -> Update:
+        """The composer's text, as the next message. Nothing happens if there is none."""
         if not isinstance(text, str) or not text.strip():
-            return
+            return {"problem": ""}
         visitor = _visitor(browser, request)
+        return await self._change(
+            visitor,
+            lambda chosen: self._chats.send(visitor.owner, visitor.conversation_id, text, chosen),
+            drawer,
+            {"composer": ""},
+        )
 
-        def start(chosen: Settings) -> Snapshot:
-            return self._chats.send(visitor.owner, visitor.conversation_id, text, chosen)
-
-        async for update in self._start(visitor, start, drawer, request):
-            yield update
-
-    async def act(
-        self, action: Any, browser: Any, drawer: tuple[Any, ...], request: gr.Request
-    ) -> AsyncIterator[Update]:
+    async def act(self, action: Any, browser: Any, drawer: tuple[Any, ...], request: gr.Request) -> Update:
         """A tool under a message, a key or an example: `action` is {"op", "id", "text"}, as page.js sent it."""
         visitor = _visitor(browser, request)
-        op, node_id, text = (str(action.get(name, "")) for name in ("op", "id", "text"))
-
-        def start(chosen: Settings) -> Snapshot:
-            if op == "send":
-                return self._chats.send(visitor.owner, visitor.conversation_id, text, chosen)
-            if op == "edit":
-                return self._chats.edit(visitor.owner, visitor.conversation_id, node_id, text, chosen)
-            return self._chats.retry(visitor.owner, visitor.conversation_id, node_id, chosen)
-
+        owner, conversation = visitor.owner, visitor.conversation_id
+        op, node, text = (str(action.get(name, "")) for name in ("op", "id", "text"))
         if op == "undo":
-            try:
-                text = self._chats.undo(visitor.owner, visitor.conversation_id)
-                snapshot = self._chats.snapshot(visitor.owner, visitor.conversation_id)
-            except StreamingError as error:
-                yield {"problem": view.problem(str(error))}
-            else:
-                yield {"composer": text, "problem": ""} | self._rest(snapshot)
-        elif op in ("send", "edit", "retry"):
-            async for update in self._start(visitor, start, drawer, request, clear=False):
-                yield update
+            return await self._undo(visitor)
+        changes: dict[str, Callable[[Settings], Snapshot]] = {
+            "send": lambda chosen: self._chats.send(owner, conversation, text, chosen),
+            "edit": lambda chosen: self._chats.edit(owner, conversation, node, text, chosen),
+            "retry": lambda chosen: self._chats.retry(owner, conversation, node, chosen),
+        }
+        if op not in changes:
+            return {"problem": ""}
+        return await self._change(visitor, changes[op], drawer)
 
-    async def new(self, browser: Any, request: gr.Request) -> AsyncIterator[Update]:
+    async def new(self, browser: Any, request: gr.Request) -> Update:
         """An empty page. The answer that was being written goes on by itself."""
-        async for update in self._follow(Snapshot(), request):
-            yield _browser(_visitor(browser, request).owner, "") | update | {"problem": ""}
+        visitor = _visitor(browser, request)
+        await self._followers.dismiss(visitor.tab)
+        return self._shown(Snapshot()) | _browser(visitor.owner, "") | {"problem": ""}
 
     def stop(self, browser: Any, request: gr.Request) -> None:
         """Stop the answer of this conversation, and no other."""
         visitor = _visitor(browser, request)
-        self._chats.stop(visitor.owner, visitor.conversation_id)
+        with suppress(NotFound):  # there is nothing to stop
+            self._chats.stop(visitor.owner, visitor.conversation_id)
 
-    async def watch_engine(self) -> AsyncIterator[Update]:
-        """Show how the model's loading goes, until it has ended. Whoever serves the page need not know to start it."""
+    async def watch(self, browser: Any, request: gr.Request) -> AsyncIterator[tuple[list[view.Turn], str]]:
+        """The live answer and the status line, as long as an answer is being written. Leaving it stops nothing."""
+        visitor = _visitor(browser, request)
+        snapshot = self._current(visitor)
+        if snapshot.run is None:
+            return
+        question = snapshot.nodes[-2]
+        async with self._followers.follow(visitor.tab) as wanted:
+            self._unsettled.add(visitor.tab)
+            while wanted():
+                now, shown_at = snapshot.run.view(), time.monotonic()
+                yield view.live_turns(question, now), view.status_line(self._engine.status(), now)
+                if now.ended:
+                    return
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(snapshot.run.changed(now.position), LOOK_EVERY_S)
+                if now.tokens:
+                    await asyncio.sleep(max(0.0, UPDATE_EVERY_S - (time.monotonic() - shown_at)))
+
+    def rest(self, browser: Any, request: gr.Request) -> Update:
+        """The answer that was live, at its place in the history. Nothing to do if nothing was live."""
+        visitor = _visitor(browser, request)
+        if visitor.tab not in self._unsettled:
+            return {}
+        snapshot = self._current(visitor)
+        if snapshot.run is not None:  # meanwhile the next one is being written, and will come here too
+            return {}
+        self._unsettled.discard(visitor.tab)
+        return self._shown(snapshot)
+
+    async def watch_engine(self) -> AsyncIterator[tuple[str, Any]]:
+        """The banner while the model loads, and at the end whether it can think. Starts the engine if nobody has."""
         self._engine.start()
-        while True:
-            status = self._engine.status()
-            update: Update = {"banner": view.banner(status)}
-            if status.state != "loading":
-                yield update | {"thinking": gr.update(visible=status.can_think)}
-                return
-            yield update
+        while (status := self._engine.status()).state == "loading":
+            yield view.banner(status), gr.skip()
             await asyncio.sleep(0.5)
+        yield view.banner(status), gr.update(visible=status.can_think)
 
     # -- inside
 
-    async def _start(
+    async def _change(
         self,
         visitor: Visitor,
-        start: Callable[[Settings], Snapshot],
+        change: Callable[[Settings], Snapshot],
         drawer: tuple[Any, ...],
-        request: gr.Request,
-        clear: bool = True,
-    ) -> AsyncIterator[Update]:
+        also: Update | None = None,
+    ) -> Update:
+        """Start an answer. If that is refused, say why and leave the text where it is."""
+        await self._followers.dismiss(visitor.tab)
         try:
             chosen = settings.read_settings(drawer)
-            snapshot = await asyncio.to_thread(start, chosen)  # reads the template: too long for the event loop
+            snapshot = await asyncio.to_thread(change, chosen)  # renders the prompt: too long for the event loop
         except StreamingError as error:
-            yield {"problem": view.problem(str(error))}
-            async for update in self._follow(self._current(visitor), request):
-                yield update
-            return
-        yield _browser(visitor.owner, snapshot.conversation_id) | {"problem": ""} | ({"composer": ""} if clear else {})
-        async for update in self._follow(snapshot, request):
-            yield update
+            return self._shown(self._current(visitor)) | {"problem": view.problem(str(error))}
+        return (
+            self._shown(snapshot) | _browser(visitor.owner, snapshot.conversation_id) | {"problem": ""} | (also or {})
+        )
+
+    async def _undo(self, visitor: Visitor) -> Update:
+        try:
+            text = self._chats.undo(visitor.owner, visitor.conversation_id)
+        except StreamingError as error:
+            return {"problem": view.problem(str(error))}
+        return self._shown(self._current(visitor)) | {"composer": text, "problem": ""}
 
     def _current(self, visitor: Visitor) -> Snapshot:
         try:
@@ -147,37 +168,24 @@ class Session:
         except NotFound:
             return Snapshot()
 
-    async def _follow(self, snapshot: Snapshot, request: gr.Request) -> AsyncIterator[Update]:
-        """Show a conversation, and the answer that is being written in it to its end."""
-        async with self._followers.take_over(request.session_hash or "") as wanted:
-            if snapshot.run is not None:
-                async for update in self._watch(snapshot, snapshot.run, wanted):
-                    yield update
-                snapshot = self._chats.snapshot(snapshot.owner, snapshot.conversation_id)
-            if wanted():
-                yield self._rest(snapshot)
-
-    async def _watch(self, snapshot: Snapshot, run: Run, wanted: Callable[[], bool]) -> AsyncIterator[Update]:
-        *history, question, _ = snapshot.nodes
-        update: Update = {"history": view.turns(history), "tools": view.tools(history, last=False)}
-        while not (now := run.view()).ended and wanted():
-            shown_at = time.monotonic()
-            status = view.status_line(self._engine.status(), now)
-            yield update | {"live": view.live_turns(question, now), "status": status}
-            update = {}
-            with suppress(TimeoutError):
-                await asyncio.wait_for(run.changed(now.position), LOOK_EVERY_S)
-            if now.tokens:
-                await asyncio.sleep(max(0.0, UPDATE_EVERY_S - (time.monotonic() - shown_at)))
-
-    def _rest(self, snapshot: Snapshot) -> Update:
-        """A conversation in which nothing is being written."""
-        last = snapshot.nodes[-1].finished if snapshot.nodes else None
+    def _shown(self, snapshot: Snapshot) -> Update:
+        """A conversation: what is settled, and what is live if an answer is being written."""
+        engine = self._engine.status()
+        nodes = snapshot.nodes
+        if snapshot.run is not None:
+            now = snapshot.run.view()
+            return {
+                "history": view.turns(nodes[:-2]),
+                "tools": view.tools(nodes[:-2], last=False),
+                "live": view.live_turns(nodes[-2], now),
+                "status": view.status_line(engine, now),
+            }
+        last = nodes[-1].finished if nodes else None
         return {
-            "history": view.turns(snapshot.nodes),
-            "tools": view.tools(snapshot.nodes),
+            "history": view.turns(nodes),
+            "tools": view.tools(nodes),
             "live": [],
-            "status": view.status_line(self._engine.status(), None, last),
+            "status": view.status_line(engine, None, last),
         }
 
 
@@ -188,7 +196,7 @@ def _visitor(browser: Any, request: gr.Request) -> Visitor:
         owner = f"user:{request.username}"
     elif len(owner) < 16 or owner.startswith("user:"):
         owner, conversation_id = secrets.token_urlsafe(24), ""
-    return Visitor(owner, conversation_id)
+    return Visitor(owner, conversation_id, request.session_hash or "")
 
 
 def _browser(owner: str, conversation_id: str) -> Update:

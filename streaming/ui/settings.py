@@ -35,6 +35,8 @@ HINTS = {
 }
 LABELS = {"top_p": "Top-p", "top_k": "Top-k", "min_p": "Min-p", "max_new_tokens": "Max new tokens"}
 
+UNCHANGED = [gr.skip()] * (len(SAMPLING_FIELDS) + 3)
+
 
 @dataclass(frozen=True, slots=True)
 class Drawer:
