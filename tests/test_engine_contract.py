@@ -33,6 +33,7 @@ ENDLESS = Sampling(temperature=0, max_new_tokens=300)
 @pytest.fixture(scope="module", params=["scripted", "tiny", "starter"])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     world: World
+    others = set(threading.enumerate())
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "scripted":
             world = ScriptedWorld()
@@ -42,7 +43,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             world = LocalWorld(starter or tiny_folder(tmp_path_factory.mktemp("tiny")))
         yield world
         world.engine.close()
-        assert not [thread for thread in threading.enumerate() if thread.name in ("scripted", "inference")]
+        assert set(threading.enumerate()) <= others
 
 
 def place(event: Item) -> int:
