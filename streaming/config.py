@@ -5,6 +5,7 @@ Knows neither torch nor gradio. A flag wins over its environment variable; a Spa
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
@@ -15,10 +16,18 @@ from typing import Any, NoReturn, Self
 from streaming.errors import ConfigError
 
 PREFIX = "STREAMING_"
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
-def _setting(help: str, default: Any, *, read: Callable[[str], Any] = str, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": help, "read": read, "choices": choices})
+def _setting(
+    help: str,
+    default: Any,
+    *,
+    read: Callable[[str], Any] = str,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    return field(default=default, repr=not secret, metadata={"help": help, "read": read, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +42,10 @@ class Config:
     share: bool = _setting("ask Gradio for a public link", False)
     public: bool = _setting("let everybody in who can reach the app", False)
     auth_file: Path | None = _setting("visitors log in by this file (see `password`)", None, read=Path)
+    api_key: str | None = _setting(
+        "programs use /v1 by this key; without, only those of this machine", None, secret=True
+    )
+    cors_origin: str | None = _setting("web pages that may use /v1: origins with commas between, or *", None)
     max_new_tokens: int = _setting("longest answer in tokens, where a request does not say", 1024, read=int)
     cache_dir: Path | None = _setting("where the starter model is kept, if not in the user's cache", None, read=Path)
 
@@ -49,12 +62,28 @@ class Config:
             raise ConfigError(f"--port is {self.port}: it must be from 1 to 65535.")
         if self.max_new_tokens < 1:
             raise ConfigError(f"--max-new-tokens is {self.max_new_tokens}: it must be at least 1.")
-        if (self.share or not _is_loopback(self.host)) and not (self.public or self.auth_file):
+        if self.api_key is not None and not self.api_key.strip():
+            raise ConfigError("--api-key is empty: set a key, or leave it out.")
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"--cors-origin has {origin!r}: an origin is like https://example.org, without a path."
+                )
+        if self.reachable and not (self.public or self.auth_file):
             wish = "--share" if self.share else f"--host {self.host}"
             raise ConfigError(
                 f"{wish} opens the app to others. Add --auth-file FILE to ask for a login, "
                 "or --public to let everybody in."
             )
+
+    @property
+    def reachable(self) -> bool:
+        """Whether others than this machine can reach the app."""
+        return self.share or not is_loopback(self.host)
+
+    @property
+    def cors_origins(self) -> tuple[str, ...]:
+        return tuple(origin.strip() for origin in self.cors_origin.split(",")) if self.cors_origin else ()
 
     @classmethod
     def load(
@@ -158,7 +187,8 @@ def _boolean(text: str) -> bool:
     raise ValueError(text)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means this very machine."""
     if host == "localhost":
         return True
     try:

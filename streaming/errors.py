@@ -57,6 +57,10 @@ class GenerationFailed(StreamingError):
     """The model raised in the middle of an answer; what it raised is the `__cause__`."""
 
 
+class EngineBusy(StreamingError):
+    """So many requests wait already that one more is not taken."""
+
+
 class EngineClosed(StreamingError):
     """The engine was closed while a request waited or ran."""
 

@@ -35,6 +35,7 @@ class Generation:
         self._undelivered: deque[Item] = deque()
         self._consumed = False
         self._listener: Listener | None = None
+        self._observers: list[Listener] = []
         self._ended = False
         self._cancelled = threading.Event()
 
@@ -65,11 +66,13 @@ class Generation:
             if self._ended:
                 return
             self._ended = last
-            if self._listener is None:
-                self._undelivered.append(item)
-                return
             try:
-                self._listener(item)
+                for observer in self._observers:
+                    observer(item)
+                if self._listener is None:
+                    self._undelivered.append(item)
+                else:
+                    self._listener(item)
             except Exception:
                 # The consumer is broken, not the producer, whose thread has other answers to give.
                 LOG.exception("A listener raised: its answer is cancelled.")
@@ -87,6 +90,15 @@ class Generation:
             while self._undelivered:
                 listener(self._undelivered.popleft())
             self._listener = listener
+
+    def observe(self, observer: Listener) -> None:
+        """Call `observer` with every item too, before the consumer: for counting. Only while there is no consumer."""
+        with self._lock:
+            if self._consumed:
+                raise RuntimeError("a generation is observed from its beginning, and this one has a consumer already")
+            for item in self._undelivered:
+                observer(item)
+            self._observers.append(observer)
 
     def __iter__(self) -> Iterator[Event]:
         items: queue.SimpleQueue[Item] = queue.SimpleQueue()

@@ -1,11 +1,14 @@
 """From settings to a running server: engine, chats, page, launch. `python app.py` and `python -m streaming serve`."""
 
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import gradio as gr
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from streaming.api import SafeHeaders, routes
+from streaming.api import Access, CrossOrigin, MeteredEngine, Metrics, SafeHeaders, routes
 from streaming.chats import Chats
 from streaming.config import Config
 from streaming.engines import Engine, open_engine
@@ -24,9 +27,10 @@ class App:
     config: Config
     engine: Engine
     page: gr.Blocks
+    metrics: Metrics = field(default_factory=Metrics)
 
     def launch(self, *, block: bool = True) -> None:
-        """Start the engine and serve the page and /health; with `block`, until Ctrl-C."""
+        """Start the engine and serve the page and the API; with `block`, until Ctrl-C."""
         self.engine.start()
         passwords = PasswordFile.read(self.config.auth_file) if self.config.auth_file else None
         self.page.queue(max_size=256).launch(
@@ -34,7 +38,11 @@ class App:
             server_port=self.config.port,
             share=self.config.share,
             auth=passwords.verify if passwords else None,
-            app_kwargs={"routes": routes(self.engine), "middleware": [Middleware(SafeHeaders)]},
+            app_kwargs={
+                "routes": routes(self.engine, access=Access.of(self.config), metrics=self.metrics),
+                "middleware": [Middleware(SafeHeaders)],
+                "lifespan": self._around_gradio,
+            },
             favicon_path=assets.FOLDER / "favicon.png",
             theme=theme(),
             css_paths=assets.FOLDER / "page.css",
@@ -56,6 +64,13 @@ class App:
             finally:
                 self.engine.close()
 
+    @asynccontextmanager
+    async def _around_gradio(self, app: Starlette) -> AsyncIterator[None]:
+        """Before the first request: go around the middleware that Gradio puts around everything given to it."""
+        assert app.middleware_stack is not None  # made for this very call
+        app.middleware_stack = CrossOrigin(app.middleware_stack, self.config.cors_origins)
+        yield
+
 
 def _share_line(url: str | None) -> str:
     if url:
@@ -64,8 +79,9 @@ def _share_line(url: str | None) -> str:
 
 
 def build_app(config: Config) -> App:
-    engine = open_engine(config)
-    return App(config, engine, build_page(Chats(engine), engine))
+    metrics = Metrics()
+    engine = MeteredEngine(open_engine(config), metrics)
+    return App(config, engine, build_page(Chats(engine), engine), metrics)
 
 
 def serve(config: Config) -> None:

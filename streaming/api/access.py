@@ -1,0 +1,76 @@
+"""Who may use the API: an API key as a bearer token, or, where only this machine can reach the app, its own programs.
+
+Pure ASGI, around everything that is guarded, so that nothing of a stranger's request is read. Without state.
+"""
+
+import hmac
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from streaming.api.errors import ApiError, as_response
+from streaming.config import Config, is_loopback
+
+
+class Access:
+    """The rule. `reachable`: others than this machine can reach the app, so that there is no access without a key."""
+
+    def __init__(self, api_key: str | None = None, *, reachable: bool = False) -> None:
+        self._key = api_key.encode() if api_key else None
+        self._reachable = reachable
+
+    @classmethod
+    def of(cls, config: Config) -> "Access":
+        return cls(config.api_key, reachable=config.reachable)
+
+    @property
+    def needs_key(self) -> bool:
+        return self._key is not None
+
+    def check(self, headers: Headers, host: str | None) -> None:
+        """Raises ApiError unless this request may pass. `host` is the name that the client used for this machine."""
+        if self._key is not None:
+            scheme, _, credentials = headers.get("authorization", "").partition(" ")
+            given = credentials.strip().encode("latin-1")  # as it came: headers are bytes
+            if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._key):
+                raise ApiError(
+                    401,
+                    "This needs the server's API key, as `Authorization: Bearer KEY`."
+                    if not credentials
+                    else "This is not the server's API key.",
+                    kind="authentication_error",
+                    code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+        elif self._reachable:
+            raise ApiError(
+                404,
+                "The API is off: others can reach this app, and it has no API key. Set one with --api-key.",
+                code="api_off",
+            )
+        elif not is_loopback(host or ""):
+            # A web page can give its own name this machine's address, and would then be of the same origin.
+            raise ApiError(
+                403,
+                f"Without an API key the API answers this machine alone, and this request was for {host!r}. "
+                "Use the address 127.0.0.1, or set a key with --api-key.",
+                code="not_local",
+            )
+
+
+class Guard:
+    """Lets requests through to `app` as `access` says."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = HTTPConnection(scope)
+        try:
+            self._access.check(connection.headers, connection.url.hostname)
+        except ApiError as error:
+            await as_response(error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

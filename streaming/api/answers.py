@@ -1,0 +1,102 @@
+"""What the API answers, in OpenAI's form: completions whole and in chunks, and the list of models.
+
+Pure values. A field that is not set is not sent.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from streaming.events import Finished
+
+FinishReason = Literal["stop", "length"]
+
+
+class PromptTokens(BaseModel):
+    cached_tokens: int
+
+
+class CompletionTokens(BaseModel):
+    reasoning_tokens: int
+
+
+class Usage(BaseModel):
+    """`dropped_messages`, an extension: so many of the oldest were left out to fit the model's context."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokens
+    completion_tokens_details: CompletionTokens | None = None
+    dropped_messages: int | None = None
+
+    @classmethod
+    def of(cls, finished: Finished, reasoning_tokens: int) -> "Usage":
+        """`reasoning_tokens`: how many had been written when the reasoning ended, 0 if there was none."""
+        usage = finished.usage
+        answer = cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            prompt_tokens_details=PromptTokens(cached_tokens=usage.cached_tokens),
+        )
+        if reasoning_tokens:
+            answer.completion_tokens_details = CompletionTokens(reasoning_tokens=reasoning_tokens)
+        if usage.dropped_messages:
+            answer.dropped_messages = usage.dropped_messages
+        return answer
+
+
+class AnswerMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+    reasoning_content: str | None = None
+
+
+class Choice(BaseModel):
+    index: int
+    message: AnswerMessage
+    finish_reason: FinishReason
+    logprobs: None
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage
+
+
+class Delta(BaseModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChunkChoice(BaseModel):
+    index: int
+    delta: Delta
+    finish_reason: FinishReason | None
+
+
+class ChatChunk(BaseModel):
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ModelCard]

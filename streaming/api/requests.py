@@ -1,0 +1,207 @@
+"""What a chat completion request may say. Strict: a misspelt field, or a wish that cannot be met, is refused by name.
+
+Fields that OpenAI knows and this server does not are here with the values that ask for nothing.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from streaming.messages import Message, Sampling
+
+UNSUPPORTED = {
+    "audio": "Audio is not supported: this server writes text.",
+    "frequency_penalty": "frequency_penalty is not supported. Use repetition_penalty.",
+    "function_call": "Functions are not supported: this server writes text.",
+    "functions": "Functions are not supported: this server writes text.",
+    "logit_bias": "logit_bias is not supported.",
+    "logprobs": "logprobs are not supported.",
+    "modalities": "This server writes text alone: modalities can only be ['text'].",
+    "n": "There is one answer to a request: n can only be 1.",
+    "prediction": "prediction is not supported.",
+    "presence_penalty": "presence_penalty is not supported. Use repetition_penalty.",
+    "reasoning_effort": "reasoning_effort is not supported. Where the model's template has a switch, "
+    'chat_template_kwargs={"enable_thinking": false} keeps it from thinking.',
+    "response_format": "Answers in a given format are not supported: response_format can only be of the type 'text'.",
+    "service_tier": "There is one tier of service: service_tier can only be 'auto' or 'default'.",
+    "tool_choice": "Tools are not supported: tool_choice can only be 'none' or 'auto'.",
+    "tools": "Tools are not supported: this server writes text.",
+    "top_logprobs": "logprobs are not supported.",
+    "verbosity": "verbosity is not supported.",
+    "web_search_options": "Searching the web is not supported.",
+}
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+def _as_parts(content: object) -> object:
+    if isinstance(content, str):
+        return [TextPart(type="text", text=content)]
+    if isinstance(content, list):
+        for part in content:
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            if kind != "text":
+                raise PydanticCustomError("text_wanted", "only text can be read, not {kind}", {"kind": repr(kind)})
+        return content
+    raise PydanticCustomError("text_wanted", "it has no text: its content is {content}", {"content": repr(content)})
+
+
+def _not_blank(parts: list[TextPart]) -> list[TextPart]:
+    if not "".join(part.text for part in parts).strip():
+        raise PydanticCustomError("nothing_to_answer", "there is nothing to answer, the text is empty")
+    return parts
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Content = Annotated[list[TextPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart])]
+SomeText = Annotated[str, Field(pattern=r"\S")]
+
+
+class SomeTextPart(TextPart):
+    text: SomeText
+
+
+UserContent = Annotated[
+    list[TextPart],
+    BeforeValidator(_as_parts, json_schema_input_type=SomeText | Annotated[list[SomeTextPart], Field(min_length=1)]),
+    AfterValidator(_not_blank),
+]
+Nothing = Annotated[list[Any], Field(max_length=0)]
+Zero = Annotated[float, Field(ge=0, le=0)]
+Stops = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    BeforeValidator(_as_list, json_schema_input_type=str | list[Annotated[str, Field(min_length=1)]]),
+]
+
+
+class SystemMessage(Strict):
+    role: Literal["system", "developer"]
+    content: Content
+    name: str | None = None
+
+    def message(self) -> Message:
+        return Message("system", _text(self.content))
+
+
+class UserMessage(Strict):
+    role: Literal["user"]
+    content: UserContent
+    name: str | None = None
+
+    def message(self) -> Message:
+        return Message("user", _text(self.content))
+
+
+class AssistantMessage(Strict):
+    """Everything that an answer of this server, or of OpenAI's, has in it, so that it can be sent back as it is."""
+
+    role: Literal["assistant"]
+    content: Content
+    name: str | None = None
+    reasoning_content: str | None = None
+    annotations: Nothing | None = None
+    audio: None = None
+    function_call: None = None
+    refusal: None = None
+    tool_calls: Nothing | None = None
+
+    def message(self) -> Message:
+        return Message("assistant", _text(self.content), self.reasoning_content or "")
+
+
+def _text(parts: list[TextPart]) -> str:
+    return "".join(part.text for part in parts)
+
+
+ChatMessage = Annotated[SystemMessage | UserMessage | AssistantMessage, Field(discriminator="role")]
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class TextFormat(Strict):
+    type: Literal["text"]
+
+
+class ChatRequest(Strict):
+    """A conversation to be answered. Every field but `messages` may be left out, or be null."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop: Stops | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+
+    # extensions that other servers of open models have too
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    # accepted, and without effect on an answer
+    metadata: dict[str, str] | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    store: bool | None = None
+    user: str | None = None
+
+    # not supported: only the values that ask for nothing
+    audio: None = None
+    frequency_penalty: Zero | None = None
+    function_call: Literal["none", "auto"] | None = None
+    functions: Nothing | None = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    logprobs: Literal[False] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
+    n: Literal[1] | None = None
+    prediction: None = None
+    presence_penalty: Zero | None = None
+    reasoning_effort: None = None
+    response_format: TextFormat | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    tools: Nothing | None = None
+    top_logprobs: Literal[0] | None = None
+    verbosity: Literal["medium"] | None = None
+    web_search_options: None = None
+
+    def conversation(self) -> list[Message]:
+        return [message.message() for message in self.messages]
+
+    def sampling(self) -> Sampling:
+        limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
+        return Sampling(
+            max_new_tokens=min(limits, default=None),
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=0 if self.top_k == -1 else self.top_k,  # as vLLM and others say "off"
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            stop=tuple(self.stop or ()),
+            seed=self.seed,
+            chat_template_kwargs=self.chat_template_kwargs or {},
+        )
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream is to end with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
