@@ -239,6 +239,26 @@ def test_memory_that_runs_out_is_told_in_words(folder: Path) -> None:
     world.engine.close()
 
 
+def test_a_failure_does_not_keep_what_it_worked_on(folder: Path) -> None:
+    """An error is kept with its answer: the cache of the answer may not be kept with the error."""
+    import torch
+    import transformers
+
+    world = LocalWorld(folder)
+    with world.failing(3):
+        error = ask(world.engine, HELLO).wait().error
+    world.engine.close()
+    assert error.__cause__ is not None
+    trace = error.__cause__.__traceback__
+    frames = []
+    while trace:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    held = [value for frame in frames for value in frame.f_locals.values()]
+    assert len(frames) > 5
+    assert not [value for value in held if isinstance(value, torch.Tensor | transformers.Cache | torch.nn.Module)]
+
+
 def test_a_model_without_a_chat_template_answers_with_a_notice(tmp_path: Path) -> None:
     tokenizer = byte_level_bpe()
     tokenizer.chat_template = None

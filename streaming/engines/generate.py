@@ -1,137 +1,125 @@
-"""One answer by transformers' `model.generate`: the prompt in chunks, tokens to events, failures to words.
+"""The lane of one answer at a time, by transformers' `model.generate`: the prompt in chunks, then token by token.
 
 Imports torch, so only the inference thread imports it, and everything here runs there. Knows neither the queue nor the
 chat template. A cancel is effective within one decode step, or one chunk of the prompt.
 """
 
-import copy
 import inspect
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import DynamicCache, GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from streaming.assembler import Assembler
-from streaming.engines.base import Generation
-from streaming.engines.decoding import request_config
-from streaming.engines.stopwatch import Stopwatch
+from streaming.engines.answers import Answer, Answers
+from streaming.engines.prefixes import PrefixCaches
 from streaming.errors import GenerationFailed
-from streaming.events import Delta, Finished, FinishReason, Prefill, Usage
 from streaming.messages import Sampling
 from streaming.models import Model
-from streaming.templates import Prompt
 
 CHUNK_TOKENS = 512  # 256 would halve what a cancel waits for in the prompt, and make the prompt a tenth slower
+SMALL_CHUNK_TOKENS = 128  # while others wait for their next token
 WARM_UP_TOKENS = 2
 
 
 class GenerateLane:
-    """Answers with one model, one request at a time.
+    """Answers with one model, one request at a time. `cache_bytes` bounds what it keeps of earlier conversations.
 
-    The model's own generation config moves here: `generate` would fill everything that a request leaves out from it,
-    also what the request has to be without, as a temperature when it is greedy.
+    `others` is called between any two of its tokens or chunks, makes one step for whoever else is being answered, and
+    says whether there is anybody.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(
+        self, model: Model, answers: Answers, *, cache_bytes: int = 0, others: Callable[[], bool] = lambda: False
+    ) -> None:
         self._model: Any = model.model  # typed as a module, whose attributes may all be tensors
-        self._tokenizer = model.tokenizer
-        self._context_tokens = model.context_tokens
-        self._defaults = copy.deepcopy(model.model.generation_config)
-        self._model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
-        self._eos_ids = _as_list(self._defaults.eos_token_id) or _as_list(model.tokenizer.eos_token_id)
-        self._stops: tuple[str, ...] = tuple(_as_list(self._defaults.stop_strings))
-        self._chunks = self._takes_chunks()
+        self._answers = answers
+        self._others = others
+        layers = _cache_layers(self._model)
+        self._chunks = _takes_chunks(self._model, layers)
+        # What has left a sliding window cannot be brought back when a conversation takes another turn.
+        self._kept = PrefixCaches(cache_bytes if self._chunks and layers == {DynamicLayer} else 0)
 
     def warm_up(self) -> None:
         """The first answer of a process pays for what it sets up: let it be this one."""
         ids = torch.zeros((1, 8), dtype=torch.long, device=self._model.device)
-        config = request_config(self._defaults, self._eos_ids, Sampling(), WARM_UP_TOKENS)
+        config = self._answers.config(Sampling(), WARM_UP_TOKENS)
         self._model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
 
-    def answer(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        *,
-        max_new_tokens: int,
-        stops: Sequence[str],
-        generation: Generation,
-        stopwatch: Stopwatch,
-    ) -> None:
-        """Emit an answer from Prefill to Finished. `stops` end it without a word, `sampling.stop` by name.
+    def answer(self, answer: Answer, *, reuse: bool = True) -> None:
+        """Emit an answer from Prefill to Finished. With `reuse`, what is known of the prompt is not computed again.
 
         Whatever the model raises is raised, after everything that it had written was emitted.
         """
-        room = self._context_tokens - len(prompt.ids)
-        config = request_config(self._defaults, self._eos_ids, sampling, min(max_new_tokens, room))
-        assembler = Assembler(
-            self._tokenizer,
-            stops=(*sampling.stop, *stops, *self._stops),
-            reasoning_opened=prompt.reasoning_opened,
-        )
-        tap = _Tap(len(prompt.ids), frozenset(self._eos_ids), assembler, generation, stopwatch)
+        cached_tokens = 0
         try:
-            self._generate(prompt, config, sampling.seed, tap, generation)
+            cached_tokens = self._generate(answer, reuse)
         finally:
-            tap.flush()
-        stopped_by = assembler.stopped if assembler.stopped in sampling.stop else None
-        usage = Usage(
-            prompt_tokens=len(prompt.ids),
-            completion_tokens=assembler.tokens,
-            dropped_messages=prompt.dropped_messages,
-        )
-        generation.emit(Finished(tap.reason, usage, stopwatch.timings(), stopped_by))
+            answer.flush()
+        answer.finish(cached_tokens)
 
-    def _generate(
-        self, prompt: Prompt, config: GenerationConfig, seed: int | None, tap: "_Tap", generation: Generation
-    ) -> None:
-        ids = torch.tensor([prompt.ids], device=self._model.device)
-        generation.emit(Prefill(0, len(prompt.ids)))
-        cache = self._prefill(ids, generation)
-        if generation.cancelled:
-            return
-        # An unseeded request gets fresh chance: without, a seeded one would make all that follow it repeatable.
-        if seed is None:
-            torch.seed()
-        else:
-            torch.manual_seed(seed)
-        self._model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            generation_config=config,
-            stopping_criteria=StoppingCriteriaList([tap]),
-            **({"cache": cache} if cache is not None else {}),
-        )
+    def _generate(self, answer: Answer, reuse: bool) -> int:
+        answer.prefilled(0)
+        total = len(answer.ids)
+        cache, cached_tokens = self._kept.take(answer.ids[:-1]) if reuse else (None, 0)
+        if cache is None and self._chunks:
+            cache = DynamicCache(config=_text_config(self._model))
+        ids = torch.tensor([answer.ids], device=self._model.device)
+        if cache is not None:
+            self._prefill(answer, ids, cache, cached_tokens)
+        tap = _Tap(answer, total, self._others)
+        if not answer.generation.cancelled:
+            # An unseeded request gets fresh chance: without, a seeded one would make all that follow it repeatable.
+            if answer.seed is None:
+                torch.seed()
+            else:
+                torch.manual_seed(answer.seed)
+            self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                generation_config=answer.config,
+                stopping_criteria=StoppingCriteriaList([tap]),
+                **({"cache": cache} if cache is not None else {}),
+            )
+        if cache is not None:
+            self._kept.put(answer.ids + tap.written, cache)
+        return cached_tokens
 
-    def _prefill(self, ids: torch.Tensor, generation: Generation) -> DynamicCache | None:
-        """Read a long prompt in chunks, all but its last token: a cache as long as the prompt would give wrong text."""
+    def _prefill(self, answer: Answer, ids: torch.Tensor, cache: DynamicCache, done: int) -> None:
+        """Read a long prompt in chunks, all but its last token: a cache as long as the prompt would give wrong text.
+
+        What is left of it when it fits one chunk is read by `generate`.
+        """
         total = ids.shape[1]
-        if not self._chunks or total - 1 <= CHUNK_TOKENS:
-            return None
-        cache = self._new_cache()
-        with torch.inference_mode():
-            for start in range(0, total - 1, CHUNK_TOKENS):
-                if generation.cancelled:
-                    break
-                end = min(start + CHUNK_TOKENS, total - 1)
-                self._model(input_ids=ids[:, start:end], cache=cache, use_cache=True, logits_to_keep=1)
-                generation.emit(Prefill(end, total))
-        return cache
+        while not answer.generation.cancelled:
+            chunk = SMALL_CHUNK_TOKENS if self._others() else CHUNK_TOKENS
+            if total - 1 - done <= min(chunk, CHUNK_TOKENS):
+                return
+            end = min(done + min(chunk, CHUNK_TOKENS), total - 1)
+            with torch.inference_mode():
+                self._model(input_ids=ids[:, done:end], cache=cache, use_cache=True, logits_to_keep=1)
+            done = end
+            answer.prefilled(done)
 
-    def _new_cache(self) -> DynamicCache:
-        return DynamicCache(config=self._model.config.get_text_config(decoder=True))
 
-    def _takes_chunks(self) -> bool:
-        """Only attention can be continued by several tokens at once; recurrent layers take all or one."""
-        parameters = inspect.signature(self._model.forward).parameters
-        return (
-            {"cache", "logits_to_keep"} <= parameters.keys()
-            and self._model._supports_default_dynamic_cache()
-            and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in self._new_cache().layers)
-        )
+def _cache_layers(model: Any) -> set[type]:
+    return {type(layer) for layer in DynamicCache(config=_text_config(model)).layers}
+
+
+def _text_config(model: Any) -> Any:
+    return model.config.get_text_config(decoder=True)
+
+
+def _takes_chunks(model: Any, layers: set[type]) -> bool:
+    """Only attention can be continued by several tokens at once; recurrent layers take all or one."""
+    parameters = inspect.signature(model.forward).parameters
+    return (
+        {"cache", "logits_to_keep"} <= parameters.keys()
+        and model._supports_default_dynamic_cache()
+        and layers <= {DynamicLayer, DynamicSlidingWindowLayer}
+    )
 
 
 class _Tap(StoppingCriteria):
@@ -140,51 +128,22 @@ class _Tap(StoppingCriteria):
     A streamer gets the token only after the step has decided to go on: a stop string would cost one step more.
     """
 
-    def __init__(
-        self,
-        prompt_tokens: int,
-        eos_ids: frozenset[int],
-        assembler: Assembler,
-        generation: Generation,
-        stopwatch: Stopwatch,
-    ) -> None:
-        self._seen = prompt_tokens
-        self._eos_ids = eos_ids
-        self._assembler = assembler
-        self._generation = generation
-        self._stopwatch = stopwatch
-        self._eos = False
+    def __init__(self, answer: Answer, prompt_tokens: int, others: Callable[[], bool]) -> None:
+        self.written: list[int] = []
+        self._answer = answer
+        self._prompt_tokens = prompt_tokens
+        self._others = others
 
     def __call__(self, input_ids: torch.LongTensor, _scores: Any, **_: Any) -> Any:
-        done = self._generation.cancelled or self._read(input_ids[0, self._seen :].tolist())
-        self._seen = input_ids.shape[1]
+        ids = input_ids[0, self._prompt_tokens + len(self.written) :].tolist()
+        self.written += ids
+        done = self._answer.generation.cancelled or self._answer.read(ids)
+        if not done:
+            self._others()
         return torch.full((1,), done, dtype=torch.bool, device=input_ids.device)
 
-    def _read(self, ids: list[int]) -> bool:
-        self._stopwatch.tick(len(ids))
-        for index, token_id in enumerate(ids):
-            if token_id in self._eos_ids:
-                self._eos = True
-                ids = ids[:index]
-                break
-        self._emit(self._assembler.add(ids))
-        return self._eos or self._assembler.stopped is not None
 
-    def flush(self) -> None:
-        self._emit(self._assembler.finish())
-
-    def _emit(self, deltas: list[Delta]) -> None:
-        for delta in deltas:
-            self._generation.emit(delta)
-
-    @property
-    def reason(self) -> FinishReason:
-        if self._eos or self._assembler.stopped is not None:
-            return "stop"
-        return "cancelled" if self._generation.cancelled else "length"
-
-
-def explained(error: Exception) -> GenerationFailed:
+def explained(error: BaseException) -> GenerationFailed:
     """What the model raised, in words for a person."""
     # The error may live as long as its conversation, and its frames hold the cache of the answer.
     traceback.clear_frames(error.__traceback__)
@@ -196,9 +155,3 @@ def explained(error: Exception) -> GenerationFailed:
     return GenerationFailed(
         f"The model failed in the middle of this answer: {str(error) or type(error).__name__}. You can try again."
     )
-
-
-def _as_list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]

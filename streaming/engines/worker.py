@@ -6,6 +6,7 @@ waiting: each request ends, and `close` ends all of them. `submit`, `cancel` and
 
 import atexit
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Generic, Literal
 
@@ -126,15 +127,28 @@ class Worker(Generic[Job]):
         try:
             self._serve(request)
         except StreamingError as error:
-            request.generation.fail(error)
+            self._end(request, error)
         except BaseException as error:  # SystemExit too: a model's code may not end everybody's thread
             failure = GenerationFailed(
                 f"The model failed in the middle of this answer: {str(error) or type(error).__name__}"
             )
             failure.__cause__ = error
-            request.generation.fail(failure)
+            self._end(request, failure)
+
+    def _end(self, request: Request[Job], error: StreamingError) -> None:
+        _forget_frames(error)
+        request.generation.fail(error)
 
     def _fail(self, error: StreamingError) -> None:
+        _forget_frames(error)
         self._failure = error
         self._detail = str(error)
         self._queue.close(error)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """An error is kept as long as its answer, and its frames would keep what they worked on: gigabytes, for a model."""
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
