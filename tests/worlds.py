@@ -213,7 +213,7 @@ class LocalWorld:
         hook.remove()
 
 
-def small_chunks(monkeypatch: pytest.MonkeyPatch, tokens: int = 16) -> None:
+def small_chunks(monkeypatch: pytest.MonkeyPatch, tokens: int = 8) -> None:
     """Prompts of a few words are read in several chunks."""
     from streaming.engines import generate
 

@@ -23,20 +23,20 @@ CHUNK_TOKENS = 512  # 256 would halve what a cancel waits for in the prompt, and
 SMALL_CHUNK_TOKENS = 128  # while others wait for their next token
 WARM_UP_TOKENS = 2
 
+Others = Callable[[], bool]
+
+
+def nobody() -> bool:
+    """Nobody else is being answered."""
+    return False
+
 
 class GenerateLane:
-    """Answers with one model, one request at a time. `cache_bytes` bounds what it keeps of earlier conversations.
+    """Answers with one model, one request at a time. `cache_bytes` bounds what it keeps of earlier conversations."""
 
-    `others` is called between any two of its tokens or chunks, makes one step for whoever else is being answered, and
-    says whether there is anybody.
-    """
-
-    def __init__(
-        self, model: Model, answers: Answers, *, cache_bytes: int = 0, others: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, model: Model, answers: Answers, *, cache_bytes: int = 0) -> None:
         self._model: Any = model.model  # typed as a module, whose attributes may all be tensors
         self._answers = answers
-        self._others = others
         layers = _cache_layers(self._model)
         self._chunks = _takes_chunks(self._model, layers)
         # What has left a sliding window cannot be brought back when a conversation takes another turn.
@@ -48,28 +48,29 @@ class GenerateLane:
         config = self._answers.config(Sampling(), WARM_UP_TOKENS)
         self._model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
 
-    def answer(self, answer: Answer, *, reuse: bool = True) -> None:
-        """Emit an answer from Prefill to Finished. With `reuse`, what is known of the prompt is not computed again.
+    def answer(self, answer: Answer, *, others: Others = nobody, exact: bool = False) -> None:
+        """Emit an answer from Prefill to Finished. What is known of the prompt is not computed again.
 
+        `others` is called between any two tokens or chunks: it makes one step for whoever else is being answered, and
+        says whether there is anybody. `exact`: not even the rounding may depend on what came before or runs beside.
         Whatever the model raises is raised, after everything that it had written was emitted.
         """
         cached_tokens = 0
         try:
-            cached_tokens = self._generate(answer, reuse)
+            cached_tokens = self._generate(answer, others, exact)
         finally:
             answer.flush()
         answer.finish(cached_tokens)
 
-    def _generate(self, answer: Answer, reuse: bool) -> int:
+    def _generate(self, answer: Answer, others: Others, exact: bool) -> int:
         answer.prefilled(0)
-        total = len(answer.ids)
-        cache, cached_tokens = self._kept.take(answer.ids[:-1]) if reuse else (None, 0)
+        cache, cached_tokens = (None, 0) if exact else self._kept.take(answer.ids[:-1])
         if cache is None and self._chunks:
             cache = DynamicCache(config=_text_config(self._model))
         ids = torch.tensor([answer.ids], device=self._model.device)
         if cache is not None:
-            self._prefill(answer, ids, cache, cached_tokens)
-        tap = _Tap(answer, total, self._others)
+            self._prefill(answer, ids, cache, cached_tokens, others, exact)
+        tap = _Tap(answer, others)
         if not answer.generation.cancelled:
             # An unseeded request gets fresh chance: without, a seeded one would make all that follow it repeatable.
             if answer.seed is None:
@@ -87,20 +88,20 @@ class GenerateLane:
             self._kept.put(answer.ids + tap.written, cache)
         return cached_tokens
 
-    def _prefill(self, answer: Answer, ids: torch.Tensor, cache: DynamicCache, done: int) -> None:
-        """Read a long prompt in chunks, all but its last token: a cache as long as the prompt would give wrong text.
+    def _prefill(
+        self, answer: Answer, ids: torch.Tensor, cache: DynamicCache, done: int, others: Others, exact: bool
+    ) -> None:
+        """Read a long prompt in chunks, and leave the rest, at least its last token, to `generate`.
 
-        What is left of it when it fits one chunk is read by `generate`.
+        A cache as long as the prompt would give wrong text, without an error.
         """
-        total = ids.shape[1]
         while not answer.generation.cancelled:
-            chunk = SMALL_CHUNK_TOKENS if self._others() else CHUNK_TOKENS
-            if total - 1 - done <= min(chunk, CHUNK_TOKENS):
+            chunk = SMALL_CHUNK_TOKENS if others() and not exact else CHUNK_TOKENS
+            if ids.shape[1] - 1 - done <= chunk:
                 return
-            end = min(done + min(chunk, CHUNK_TOKENS), total - 1)
             with torch.inference_mode():
-                self._model(input_ids=ids[:, done:end], cache=cache, use_cache=True, logits_to_keep=1)
-            done = end
+                self._model(input_ids=ids[:, done : done + chunk], cache=cache, use_cache=True, logits_to_keep=1)
+            done += chunk
             answer.prefilled(done)
 
 
@@ -128,14 +129,13 @@ class _Tap(StoppingCriteria):
     A streamer gets the token only after the step has decided to go on: a stop string would cost one step more.
     """
 
-    def __init__(self, answer: Answer, prompt_tokens: int, others: Callable[[], bool]) -> None:
+    def __init__(self, answer: Answer, others: Others) -> None:
         self.written: list[int] = []
         self._answer = answer
-        self._prompt_tokens = prompt_tokens
         self._others = others
 
     def __call__(self, input_ids: torch.LongTensor, _scores: Any, **_: Any) -> Any:
-        ids = input_ids[0, self._prompt_tokens + len(self.written) :].tolist()
+        ids = input_ids[0, len(self._answer.ids) + len(self.written) :].tolist()
         self.written += ids
         done = self._answer.generation.cancelled or self._answer.read(ids)
         if not done:

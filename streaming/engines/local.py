@@ -20,6 +20,7 @@ from streaming.messages import Message, Sampling, check_messages
 from streaming.templates import ChatTemplate, Prompt
 
 if TYPE_CHECKING:
+    from streaming.engines.answers import Answers
     from streaming.engines.generate import GenerateLane
 
 
@@ -34,6 +35,7 @@ class _Job:
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     template: ChatTemplate
+    answers: "Answers"
     lane: "GenerateLane"
     context_tokens: int
     notices: tuple[str, ...]
@@ -87,12 +89,14 @@ class LocalEngine:
         source = models.prepare(self._config.model, cache_dir=self._config.cache_dir, progress=self._worker.say)
         self._worker.say(f"Loading {source.name} into memory")
         model = models.load(source, dtype=self._config.dtype)
+        from streaming.engines.answers import Answers
         from streaming.engines.generate import GenerateLane
 
-        lane = GenerateLane(model)
+        answers = Answers(model)
+        lane = GenerateLane(model, answers)
         lane.warm_up()
         template = ChatTemplate(model.tokenizer, model.context_tokens)
-        self._loaded = _Loaded(template, lane, model.context_tokens, model.notices + template.notices)
+        self._loaded = _Loaded(template, answers, lane, model.context_tokens, model.notices + template.notices)
 
     def _serve(self, request: Request[_Job]) -> None:
         from streaming.engines.generate import explained
@@ -101,7 +105,7 @@ class LocalEngine:
         assert loaded is not None  # the worker serves nobody before _load has returned
         stopwatch = Stopwatch(request.arrived)
         try:
-            loaded.lane.answer(
+            answer = loaded.answers.open(
                 job.prompt or _render(loaded, job.messages, job.sampling, job.max_new_tokens),
                 job.sampling,
                 max_new_tokens=job.max_new_tokens,
@@ -109,6 +113,7 @@ class LocalEngine:
                 generation=request.generation,
                 stopwatch=stopwatch,
             )
+            loaded.lane.answer(answer)
         except StreamingError:
             raise
         except Exception as error:

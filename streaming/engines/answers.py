@@ -1,0 +1,143 @@
+"""One answer of a model, whichever way its tokens are made: what it is to be, and from ids to events.
+
+Imports transformers, so only the inference thread imports it, and everything here runs there. Knows no lane: a lane
+reads `ids` and `config`, tells what it has read of the prompt and which ids came out, and ends with `finish`.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import GenerationConfig
+
+from streaming.assembler import Assembler
+from streaming.engines.base import Generation
+from streaming.engines.decoding import request_config
+from streaming.engines.stopwatch import Stopwatch
+from streaming.events import Delta, Finished, FinishReason, Prefill, Usage
+from streaming.messages import Sampling
+from streaming.models import Model
+from streaming.templates import Prompt
+
+
+class Answer:
+    """`config` says how it is drawn and when it ends; `seed` is None where chance is to be fresh each time."""
+
+    def __init__(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        config: GenerationConfig,
+        eos_ids: frozenset[int],
+        assembler: Assembler,
+        generation: Generation,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self.ids = prompt.ids
+        self.config = config
+        self.seed = sampling.seed
+        self.generation = generation
+        self._dropped_messages = prompt.dropped_messages
+        self._stops = sampling.stop
+        self._eos_ids = eos_ids
+        self._assembler = assembler
+        self._stopwatch = stopwatch
+        self._eos = False
+
+    @property
+    def max_new_tokens(self) -> int:
+        config: Any = self.config
+        return int(config.max_new_tokens)
+
+    def prefilled(self, done: int) -> None:
+        """The model has read `done` tokens of the prompt, and has said nothing yet."""
+        self.generation.emit(Prefill(done, len(self.ids)))
+
+    def read(self, ids: list[int]) -> bool:
+        """More ids have come out of the model. Says whether the answer is over: nothing after that is wanted."""
+        self._stopwatch.tick(len(ids))
+        for index, token_id in enumerate(ids):
+            if token_id in self._eos_ids:
+                self._eos = True
+                ids = ids[:index]
+                break
+        self._emit(self._assembler.add(ids))
+        return self.over
+
+    @property
+    def over(self) -> bool:
+        """Ended, of itself or by a cancel."""
+        ended = self._eos or self._assembler.stopped is not None or self._assembler.tokens >= self.max_new_tokens
+        return ended or self.generation.cancelled
+
+    def flush(self) -> None:
+        """Hand out what was withheld, whether the answer has ended well or not."""
+        self._emit(self._assembler.finish())
+
+    def finish(self, cached_tokens: int) -> None:
+        """End, after a `flush`. `cached_tokens` of the prompt did not have to be computed."""
+        stopped = self._assembler.stopped
+        usage = Usage(
+            prompt_tokens=len(self.ids),
+            cached_tokens=cached_tokens,
+            completion_tokens=self._assembler.tokens,
+            dropped_messages=self._dropped_messages,
+        )
+        stopped_by = stopped if stopped in self._stops else None
+        self.generation.emit(Finished(self._reason, usage, self._stopwatch.timings(), stopped_by))
+
+    @property
+    def _reason(self) -> FinishReason:
+        if self._eos or self._assembler.stopped is not None:
+            return "stop"
+        return "cancelled" if self.generation.cancelled else "length"
+
+    def _emit(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            self.generation.emit(delta)
+
+
+class Answers:
+    """Opens the answers of one model.
+
+    The model's own generation config moves here: `generate` would fill everything that a request leaves out from it,
+    also what the request has to be without, as a temperature when it is greedy.
+    """
+
+    def __init__(self, model: Model) -> None:
+        loaded: Any = model.model  # typed as a module, whose attributes may all be tensors
+        self._tokenizer = model.tokenizer
+        self._context_tokens = model.context_tokens
+        self._defaults = copy.deepcopy(loaded.generation_config)
+        loaded.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+        self._eos_ids = _as_list(self._defaults.eos_token_id) or _as_list(model.tokenizer.eos_token_id)
+        self._stops: tuple[str, ...] = tuple(_as_list(self._defaults.stop_strings))
+
+    def config(self, sampling: Sampling, max_new_tokens: int) -> GenerationConfig:
+        return request_config(self._defaults, self._eos_ids, sampling, max_new_tokens)
+
+    def open(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        *,
+        max_new_tokens: int,
+        stops: Sequence[str],
+        generation: Generation,
+        stopwatch: Stopwatch,
+    ) -> Answer:
+        """An answer that never leaves the context. `stops` end it without a word, `sampling.stop` by name."""
+        room = self._context_tokens - len(prompt.ids)
+        config = self.config(sampling, min(max_new_tokens, room))
+        assembler = Assembler(
+            self._tokenizer,
+            stops=(*sampling.stop, *stops, *self._stops),
+            reasoning_opened=prompt.reasoning_opened,
+        )
+        return Answer(prompt, sampling, config, frozenset(self._eos_ids), assembler, generation, stopwatch)
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
