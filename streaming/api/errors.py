@@ -107,10 +107,11 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> JSONResponse:
-        message = str(error.detail)
+        message, code = str(error.detail), None
         if error.status_code in (404, 405):
             message = f"There is no {request.method} {request.url.path} here: see /v1/openapi.json for what there is."
-        return as_response(ApiError(error.status_code, message, code="unknown_url", headers=error.headers))
+            code = "unknown_url"
+        return as_response(ApiError(error.status_code, message, code=code, headers=error.headers))
 
     @app.exception_handler(Exception)
     async def broken(_: Request, __: Exception) -> JSONResponse:
@@ -144,7 +145,9 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
         case _ if field in UNSUPPORTED:
             return ApiError(400, UNSUPPORTED[field], param=param, code="unsupported_value")
         case "text_wanted" | "nothing_to_answer":
-            return ApiError(400, f"{param}: {error['msg']}", param=param, code="invalid_value")
+            return ApiError(400, f"{param} {error['msg']}.", param=param, code="invalid_value")
+        case "too_short" if param == "messages":
+            return ApiError(400, "There is nothing to answer: messages is empty.", param=param, code="invalid_value")
         case _:
             message = f"{param} is not valid: {error['msg'][:1].lower()}{error['msg'][1:]}."
             return ApiError(400, message, param=param, code="invalid_value")

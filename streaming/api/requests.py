@@ -5,7 +5,7 @@ Fields that OpenAI knows and this server does not are here with the values that 
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from pydantic_core import PydanticCustomError
 
 from streaming.messages import Message, Sampling
@@ -37,26 +37,40 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def _is_unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can carry a lone surrogate, and no tokenizer can
+        raise PydanticCustomError("text_wanted", "holds half a character") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_is_unicode)]
+
+
 class TextPart(Strict):
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 def _as_parts(content: object) -> object:
     if isinstance(content, str):
-        return [TextPart(type="text", text=content)]
+        return [{"type": "text", "text": content}]
     if isinstance(content, list):
         for part in content:
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             if kind != "text":
-                raise PydanticCustomError("text_wanted", "only text can be read, not {kind}", {"kind": repr(kind)})
+                raise PydanticCustomError(
+                    "text_wanted", "has a part of the kind {kind}: only text can be read", {"kind": repr(kind)}
+                )
         return content
-    raise PydanticCustomError("text_wanted", "it has no text: its content is {content}", {"content": repr(content)})
+    kind = "null" if content is None else type(content).__name__
+    raise PydanticCustomError("text_wanted", "has no text: it is {kind}", {"kind": kind})
 
 
 def _not_blank(parts: list[TextPart]) -> list[TextPart]:
     if not "".join(part.text for part in parts).strip():
-        raise PydanticCustomError("nothing_to_answer", "there is nothing to answer, the text is empty")
+        raise PydanticCustomError("nothing_to_answer", "is empty: there is nothing to answer")
     return parts
 
 
@@ -64,24 +78,29 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Content = Annotated[list[TextPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart])]
+def _as_whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# What only the schema says in this way; _not_blank and the engine check it, with words.
 SomeText = Annotated[str, Field(pattern=r"\S")]
+SOME_TEXT: dict[str, JsonValue] = {"properties": {"text": {"pattern": r"\S"}}}
+SomeParts = Annotated[list[TextPart], Field(min_length=1, json_schema_extra={"contains": SOME_TEXT})]
+FROM_USER: dict[str, JsonValue] = {"properties": {"role": {"const": "user"}}}
 
-
-class SomeTextPart(TextPart):
-    text: SomeText
-
-
+Content = Annotated[list[TextPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart])]
 UserContent = Annotated[
     list[TextPart],
-    BeforeValidator(_as_parts, json_schema_input_type=SomeText | Annotated[list[SomeTextPart], Field(min_length=1)]),
+    BeforeValidator(_as_parts, json_schema_input_type=SomeText | SomeParts),
     AfterValidator(_not_blank),
 ]
+Whole = Annotated[int, BeforeValidator(_as_whole)]  # JSON has one kind of number: 8.0 is whole
 Nothing = Annotated[list[Any], Field(max_length=0)]
 Zero = Annotated[float, Field(ge=0, le=0)]
+StopText = Annotated[str, Field(min_length=1), AfterValidator(_is_unicode)]
 Stops = Annotated[
-    list[Annotated[str, Field(min_length=1)]],
-    BeforeValidator(_as_list, json_schema_input_type=str | list[Annotated[str, Field(min_length=1)]]),
+    list[StopText],
+    BeforeValidator(_as_list, json_schema_input_type=StopText | list[StopText]),
 ]
 
 
@@ -109,7 +128,7 @@ class AssistantMessage(Strict):
     role: Literal["assistant"]
     content: Content
     name: str | None = None
-    reasoning_content: str | None = None
+    reasoning_content: Text | None = None
     annotations: Nothing | None = None
     audio: None = None
     function_call: None = None
@@ -139,21 +158,23 @@ class TextFormat(Strict):
 class ChatRequest(Strict):
     """A conversation to be answered. Every field but `messages` may be left out, or be null."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, json_schema_extra={"contains": FROM_USER})]
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop: Stops | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None
 
     # extensions that other servers of open models have too
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None = (
+        None  # less makes logits infinite
+    )
     chat_template_kwargs: dict[str, Any] | None = None
 
     # accepted, and without effect on an answer
@@ -172,7 +193,7 @@ class ChatRequest(Strict):
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     logprobs: Literal[False] | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
-    n: Literal[1] | None = None
+    n: Annotated[Whole, Field(ge=1, le=1)] | None = None
     prediction: None = None
     presence_penalty: Zero | None = None
     reasoning_effort: None = None
@@ -180,7 +201,7 @@ class ChatRequest(Strict):
     service_tier: Literal["auto", "default"] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     tools: Nothing | None = None
-    top_logprobs: Literal[0] | None = None
+    top_logprobs: Zero | None = None
     verbosity: Literal["medium"] | None = None
     web_search_options: None = None
 
