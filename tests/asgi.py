@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,17 +20,20 @@ class Client:
         self._app = app
         self._runner = runner
 
-    def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> httpx.Response:
+    def send(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str | bytes] | None = None
+    ) -> httpx.Response:
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        typed = {"Content-Type": "application/json"} if content is not None else {}
+        named = ({"Content-Type": "application/json"} if content is not None else {}) | dict(headers or {})
+        raw = [(name.encode(), text if isinstance(text, bytes) else text.encode()) for name, text in named.items()]
 
         async def exchange() -> httpx.Response:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url=LOCAL) as http:
-                return await http.request(method, path, content=content, headers=typed | (headers or {}))
+                return await http.request(method, path, content=content, headers=raw)
 
         return self._runner.run(exchange())
 
-    def get(self, path: str, **headers: str) -> httpx.Response:
+    def get(self, path: str, **headers: str | bytes) -> httpx.Response:
         return self.send("GET", path, headers=headers)
 
     def chat(self, content: Any = "Hello", **fields: Any) -> httpx.Response:

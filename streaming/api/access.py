@@ -4,9 +4,9 @@ Pure ASGI, around everything that is guarded, so that nothing of a stranger's re
 """
 
 import hmac
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streaming.api.errors import ApiError, as_response
@@ -28,8 +28,8 @@ class Access:
     def needs_key(self) -> bool:
         return self._key is not None
 
-    def check(self, headers: Headers, host: str | None) -> None:
-        """Raises ApiError unless this request may pass. `host` is the name that the client used for this machine."""
+    def check(self, headers: Headers) -> None:
+        """Raises ApiError unless a request with these headers may pass."""
         if self._key is not None:
             scheme, _, credentials = headers.get("authorization", "").partition(" ")
             given = credentials.strip().encode("latin-1")  # as it came: headers are bytes
@@ -49,7 +49,7 @@ class Access:
                 "The API is off: others can reach this app, and it has no API key. Set one with --api-key.",
                 code="api_off",
             )
-        elif not is_loopback(host or ""):
+        elif not is_loopback(host := _host(headers)):
             # A web page can give its own name this machine's address, and would then be of the same origin.
             raise ApiError(
                 403,
@@ -57,6 +57,14 @@ class Access:
                 "Use the address 127.0.0.1, or set a key with --api-key.",
                 code="not_local",
             )
+
+
+def _host(headers: Headers) -> str:
+    """The name that the client used for this machine, without its port."""
+    try:
+        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 class Guard:
@@ -67,9 +75,8 @@ class Guard:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = HTTPConnection(scope)
         try:
-            self._access.check(connection.headers, connection.url.hostname)
+            self._access.check(Headers(scope=scope))
         except ApiError as error:
             await as_response(error)(scope, receive, send)
         else:
