@@ -145,6 +145,7 @@ class Child:
         self._pipe, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(name, folder, there), daemon=True)
         self._process.start()
+        there.close()  # the child has the only one: if it dies, receiving ends instead of waiting for ever
         self.answer(WARM_UP_TOKENS)
 
     def answer(self, max_new_tokens: int) -> Answer:
