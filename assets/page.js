@@ -101,6 +101,19 @@ function edit(row) {
   area.focus();
 }
 
+// -- formulas: each update replaces the answer's HTML, and Gradio sets its formulas a moment later. Before that moment is
+// painted, put in what was set for the same source before.
+
+const formulas = new Map();
+function setFormulas() {
+  for (const formula of $$(".message-row .math")) {
+    if (!$(".katex", formula)) {
+      formula.source = formula.textContent;
+      if (formulas.has(formula.source)) formula.innerHTML = formulas.get(formula.source);
+    } else if (formula.source && !formulas.has(formula.source)) formulas.set(formula.source, formula.innerHTML);
+  }
+}
+
 // -- the reader's place: follow the end while the reader is there, never move the reader otherwise
 
 const root = document.scrollingElement;
@@ -163,7 +176,7 @@ function soon() {
 function begin() {
   const parts = ["#history", "#live", "#status", "#banner", "#problem"].map((selector) => $(selector));
   if (!parts.every(Boolean) || !$("#dock")) return void requestAnimationFrame(begin);
-  for (const part of parts) new MutationObserver(soon).observe(part, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-phase"] });
+  for (const part of parts) new MutationObserver(() => { setFormulas(); soon(); }).observe(part, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-phase"] });
   for (const log of $$("#history [role=log], #live [role=log]")) log.setAttribute("aria-live", "off");
   $("#dock").append(down);
   soon();
@@ -171,6 +184,10 @@ function begin() {
 watch("value", soon);
 
 // -- buttons of the header, examples, keys
+
+document.addEventListener("click", (event) => {  // nothing is sent without a text
+  if (event.target.closest?.("#send") && !box().value.trim()) event.stopImmediatePropagation();
+}, true);
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.("button");

@@ -1,7 +1,8 @@
 """Text as a model or a user wrote it -> Markdown that the Chatbot shows as written.
 
 HTML outside of code becomes visible text: nothing that a model writes may act on the page. Dollar signs become the
-brackets that the page's LaTeX renderer knows, where they enclose a formula and not two prices (pandoc's rule).
+brackets that the page's LaTeX renderer knows, where they enclose a formula and not two prices (pandoc's rule). Formulas
+are marked, so that page.js can keep them from flickering.
 """
 
 import re
@@ -30,7 +31,11 @@ def _replace(match: re.Match[str]) -> str:
     if match["code"] is not None:
         return match[0]
     if match["math"] is not None:
-        return match[0].replace("<", "&lt;")
+        return _formula(match[0])
     if match["inline"] is not None:
-        return "\\(" + match["inline"].replace("<", "&lt;") + "\\)"
+        return _formula(f"\\({match['inline']}\\)")
     return "&lt;"
+
+
+def _formula(source: str) -> str:
+    return f'<span class="math">{source.replace("<", "&lt;")}</span>'

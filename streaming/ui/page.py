@@ -149,7 +149,7 @@ def _wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> 
     async def new(request: gr.Request, kept: Any) -> Values:
         return parts.assign(await session.new(kept, request))
 
-    async def watch(request: gr.Request, kept: Any) -> AsyncIterator[tuple[Any, str]]:
+    async def watch(request: gr.Request, kept: Any) -> AsyncIterator[tuple[Any, Any]]:
         async for update in session.watch(kept, request):
             yield update
 
@@ -168,4 +168,5 @@ def _wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> 
     ):
         watched = event.then(watch, [browser], [parts.live, parts.status], trigger_mode="multiple", **quiet)
         watched.then(rest, [browser], outputs, trigger_mode="multiple", **quiet)
+    page.unload(session.leave)
     buttons.stop.click(session.stop, [browser], None, queue=False, trigger_mode="multiple", **quiet)

@@ -38,19 +38,20 @@ class Visitor:
 
 
 class Session:
-    """The handlers. They are stateless but for which tab follows what."""
+    """The handlers. They remember only what each tab shows, so that a late event cannot bring back an old chat."""
 
     def __init__(self, chats: Chats, engine: Engine) -> None:
         self._chats = chats
         self._engine = engine
         self._followers = Followers()
+        self._showing: dict[str, str] = {}  # which conversation is on each tab
         self._unsettled: set[str] = set()  # tabs that still show a live answer
 
     def load(self, browser: Any, request: gr.Request) -> Update:
         """The page was opened: show the conversation that this browser last had."""
         visitor = _visitor(browser, request)
         snapshot = self._current(visitor)
-        return self._shown(snapshot) | _browser(visitor.owner, snapshot.conversation_id)
+        return self._shown(snapshot, visitor.tab) | _browser(visitor.owner, snapshot.conversation_id)
 
     def settings(self, browser: Any, request: gr.Request) -> Update:
         """The drawer as it was when something was last sent in this conversation."""
@@ -89,7 +90,7 @@ class Session:
         """An empty page. The answer that was being written goes on by itself."""
         visitor = _visitor(browser, request)
         await self._followers.dismiss(visitor.tab)
-        return self._shown(Snapshot()) | _browser(visitor.owner, "") | {"problem": ""}
+        return self._shown(Snapshot(), visitor.tab) | _browser(visitor.owner, "") | {"problem": ""}
 
     def stop(self, browser: Any, request: gr.Request) -> None:
         """Stop the answer of this conversation, and no other."""
@@ -97,20 +98,21 @@ class Session:
         with suppress(NotFound):  # there is nothing to stop
             self._chats.stop(visitor.owner, visitor.conversation_id)
 
-    async def watch(self, browser: Any, request: gr.Request) -> AsyncIterator[tuple[list[view.Turn], str]]:
+    async def watch(self, browser: Any, request: gr.Request) -> AsyncIterator[tuple[Any, Any]]:
         """The live answer and the status line, as long as an answer is being written. Leaving it stops nothing."""
         visitor = _visitor(browser, request)
         snapshot = self._current(visitor)
-        if snapshot.run is None:
+        if snapshot.run is None or self._showing.get(visitor.tab) != visitor.conversation_id:
+            yield gr.skip(), gr.skip()  # without a yield Gradio would empty both
             return
         question = snapshot.nodes[-2]
         async with self._followers.follow(visitor.tab) as wanted:
-            self._unsettled.add(visitor.tab)
             while wanted():
                 now, shown_at = snapshot.run.view(), time.monotonic()
-                yield view.live_turns(question, now), view.status_line(self._engine.status(), now)
                 if now.ended:
+                    yield view.live_turns(question, now), gr.skip()  # it is at rest when it is at its place
                     return
+                yield view.live_turns(question, now), view.status_line(self._engine.status(), now)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(snapshot.run.changed(now.position), LOOK_EVERY_S)
                 if now.tokens:
@@ -119,13 +121,17 @@ class Session:
     def rest(self, browser: Any, request: gr.Request) -> Update:
         """The answer that was live, at its place in the history. Nothing to do if nothing was live."""
         visitor = _visitor(browser, request)
-        if visitor.tab not in self._unsettled:
+        if visitor.tab not in self._unsettled or self._showing.get(visitor.tab) != visitor.conversation_id:
             return {}
         snapshot = self._current(visitor)
         if snapshot.run is not None:  # meanwhile the next one is being written, and will come here too
             return {}
-        self._unsettled.discard(visitor.tab)
-        return self._shown(snapshot)
+        return self._shown(snapshot, visitor.tab)
+
+    def leave(self, request: gr.Request) -> None:
+        """The tab was closed or reloaded: forget it. Its answers go on."""
+        self._showing.pop(request.session_hash or "", None)
+        self._unsettled.discard(request.session_hash or "")
 
     async def watch_engine(self) -> AsyncIterator[tuple[str, Any]]:
         """The banner while the model loads, and at the end whether it can think. Starts the engine if nobody has."""
@@ -150,9 +156,12 @@ class Session:
             chosen = settings.read_settings(drawer)
             snapshot = await asyncio.to_thread(change, chosen)  # renders the prompt: too long for the event loop
         except StreamingError as error:
-            return self._shown(self._current(visitor)) | {"problem": view.problem(str(error))}
+            return self._shown(self._current(visitor), visitor.tab) | {"problem": view.problem(str(error))}
         return (
-            self._shown(snapshot) | _browser(visitor.owner, snapshot.conversation_id) | {"problem": ""} | (also or {})
+            self._shown(snapshot, visitor.tab)
+            | _browser(visitor.owner, snapshot.conversation_id)
+            | {"problem": ""}
+            | (also or {})
         )
 
     async def _undo(self, visitor: Visitor) -> Update:
@@ -160,7 +169,7 @@ class Session:
             text = self._chats.undo(visitor.owner, visitor.conversation_id)
         except StreamingError as error:
             return {"problem": view.problem(str(error))}
-        return self._shown(self._current(visitor)) | {"composer": text, "problem": ""}
+        return self._shown(self._current(visitor), visitor.tab) | {"composer": text, "problem": ""}
 
     def _current(self, visitor: Visitor) -> Snapshot:
         try:
@@ -168,11 +177,13 @@ class Session:
         except NotFound:
             return Snapshot()
 
-    def _shown(self, snapshot: Snapshot) -> Update:
+    def _shown(self, snapshot: Snapshot, tab: str) -> Update:
         """A conversation: what is settled, and what is live if an answer is being written."""
         engine = self._engine.status()
         nodes = snapshot.nodes
+        self._showing[tab] = snapshot.conversation_id
         if snapshot.run is not None:
+            self._unsettled.add(tab)
             now = snapshot.run.view()
             return {
                 "history": view.turns(nodes[:-2]),
@@ -180,6 +191,7 @@ class Session:
                 "live": view.live_turns(nodes[-2], now),
                 "status": view.status_line(engine, now),
             }
+        self._unsettled.discard(tab)
         last = nodes[-1].finished if nodes else None
         return {
             "history": view.turns(nodes),

@@ -103,8 +103,7 @@ def test_latex_stays_rendered_while_more_text_comes(chat: Chat) -> None:
         };
         requestAnimationFrame(look);
     }""")
-    chat.send(verbatim("A formula:\n\n$$\nx^2\n$$\n\n" + "and many more words " * 15, 30))
-    chat.wait_idle()
+    chat.ask(verbatim("A formula:\n\n$$\nx^2\n$$\n\n" + "and many more words " * 15, 30))
     assert chat.page.evaluate("window.rendered")
     assert chat.page.evaluate("window.seen") == []
 
@@ -284,14 +283,15 @@ def test_a_screen_reader_hears_the_answer_once(chat: Chat) -> None:
 def test_edit_retry_and_undo_change_exactly_the_named_message(chat: Chat) -> None:
     """Reported of Gradio (10320, 10823): the wrong message changed, or one was doubled."""
     chat.ask(verbatim("first"))
-    chat.ask(verbatim("second"))
+    slow = " ".join(f"second{n}" for n in range(20))
+    chat.ask(verbatim(slow, 20))
     chat.tool(chat.rows.last, "retry")
-    chat.wait_phase("answering", "idle")
+    chat.wait_phase("answering")
     chat.wait_idle()
-    assert chat.texts()[1::2] == ["first", "second"]
+    assert chat.texts()[1::2] == ["first", slow]
     chat.tool(chat.rows.last, "undo")
     expect(chat.rows).to_have_count(2)
-    expect(chat.box).to_have_value(verbatim("second"))
+    expect(chat.box).to_have_value(verbatim(slow, 20))
     chat.box.fill("")
     chat.ask(verbatim("third"))
     chat.tool(chat.rows.first, "edit")

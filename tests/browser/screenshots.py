@@ -1,0 +1,95 @@
+"""Takes the pictures of the page that docs and reviewers look at: `python -m tests.browser.screenshots [FOLDER]`.
+
+Desktop and phone, light and dark; empty, reading, thinking, streaming, at rest, an error, the drawer, the help. All on
+the scripted engine but the README's, which shows the starter model.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from tests.browser.chat import DESKTOP, PHONE, Chat, tab
+from tests.browser.chromium import launched
+from tests.browser.server import ROOT, running_app
+
+README_QUESTION = "Explain in a few sentences why the sky is blue."
+
+
+def scenes(chat: Chat, shoot: "Shoot") -> None:
+    """One conversation through everything that the page can look like."""
+    shoot("empty")
+    chat.send("/wait 3\n/think 4s\n/pace 40")
+    chat.wait_phase("prefill")
+    shoot("reading")
+    chat.wait_phase("thinking")
+    expect(chat.page.locator("#live .thought-group")).to_contain_text("An overview first", timeout=30_000)
+    shoot("thinking")
+    chat.wait_phase("answering")
+    chat.wait_live("What to look at")
+    expect(chat.live.last.locator("ol li")).to_have_count(2, timeout=30_000)
+    shoot("streaming")
+    chat.wait_idle()
+    shoot("rest")
+    chat.send("/fail after 12")
+    chat.wait_idle()
+    shoot("error")
+    chat.send("word " * 9_000)
+    expect(chat.problem).to_be_visible()
+    shoot("refused")
+    chat.box.fill("")
+    chat.page.get_by_role("button", name="Settings", exact=True).click()
+    chat.page.wait_for_timeout(600)  # the drawer slides
+    shoot("drawer")
+    chat.page.get_by_role("button", name="Close the settings").click()
+    chat.page.wait_for_timeout(600)
+    chat.page.locator("[data-open='help-dialog']").click()
+    shoot("help")
+
+
+class Shoot:
+    def __init__(self, chat: Chat, folder: Path, name: str) -> None:
+        self._chat, self._folder, self._name = chat, folder, name
+
+    def __call__(self, scene: str) -> None:
+        self._chat.page.screenshot(path=self._folder / f"{self._name}-{scene}.png")
+
+
+def gallery(browser: Browser, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as logs, running_app(Path(logs)) as app:
+        for device, options in (("desktop", DESKTOP), ("phone", PHONE)):
+            for scheme in ("light", "dark"):
+                with tab(browser, app.url, **options, color_scheme=scheme) as chat:
+                    scenes(chat, Shoot(chat, folder, f"{device}-{scheme}"))
+
+
+def readme(browser: Browser, folder: Path) -> None:
+    """The starter model, caught in mid-answer."""
+    with tempfile.TemporaryDirectory() as logs, running_app(Path(logs), engine="local", model="starter") as app:
+        for device, options in (("desktop", DESKTOP), ("phone", PHONE)):
+            for scheme in ("light", "dark"):
+                with tab(browser, app.url, **options, color_scheme=scheme) as chat:
+                    chat.ask(README_QUESTION)
+                    chat.send("And why is the sunset red?")
+                    expect(chat.page.locator("#status")).to_contain_text("tok/s", timeout=60_000)
+                    chat.page.wait_for_timeout(1_500)
+                    chat.page.screenshot(path=folder / f"{device}-{scheme}.png")
+                    chat.stop()
+                    chat.wait_idle()
+
+
+def main(arguments: list[str]) -> None:
+    with launched() as browser:
+        if arguments:
+            folder = Path(arguments[0])
+            folder.mkdir(parents=True, exist_ok=True)
+            gallery(browser, folder)
+        else:
+            folder = ROOT / "assets" / "screenshots"
+            folder.mkdir(parents=True, exist_ok=True)
+            readme(browser, folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
