@@ -4,6 +4,7 @@ Knows neither torch nor gradio. A flag wins over its environment variable; a Spa
 """
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +48,9 @@ class Config:
     )
     cors_origin: str | None = _setting("web pages that may use /v1: origins with commas between, or *", None)
     max_new_tokens: int = _setting("longest answer in tokens, where a request does not say", 1024, read=int)
+    batching: str = _setting("answer several at once", "auto", choices=("auto", "on", "off"))
+    kv_cache_gb: float | None = _setting("memory for what is computed of conversations, in GB", None, read=float)
+    max_waiting: int = _setting("requests that may wait before one more is refused", 64, read=int)
     cache_dir: Path | None = _setting("where the starter model is kept, if not in the user's cache", None, read=Path)
 
     def __post_init__(self) -> None:
@@ -62,6 +66,10 @@ class Config:
             raise ConfigError(f"--port is {self.port}: it must be from 1 to 65535.")
         if self.max_new_tokens < 1:
             raise ConfigError(f"--max-new-tokens is {self.max_new_tokens}: it must be at least 1.")
+        if self.kv_cache_gb is not None and not 0 < self.kv_cache_gb < math.inf:
+            raise ConfigError(f"--kv-cache-gb is {self.kv_cache_gb}: it must be more than 0.")
+        if self.max_waiting < 1:
+            raise ConfigError(f"--max-waiting is {self.max_waiting}: it must be at least 1.")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("--api-key is empty: set a key, or leave it out.")
         for origin in self.cors_origins:
@@ -175,7 +183,7 @@ def _read(variable: str, text: str, read: Callable[[str], Any]) -> Any:
     try:
         return read(text)
     except ValueError as error:
-        wanted = "1 or 0" if read is _boolean else "a whole number"
+        wanted = {_boolean: "1 or 0", float: "a number"}.get(read, "a whole number")
         raise ConfigError(f"{variable} is {text!r}: it must be {wanted}.") from error
 
 

@@ -1,4 +1,5 @@
-"""Whether a model fits into memory, asked before it is loaded: what runs out later takes the whole program with it.
+"""Whether a model fits into memory, asked before it is loaded, and what of the rest its caches may take: what runs out
+later takes the whole program with it.
 
 Knows parameter counts and sizes in bytes, and nothing of files.
 """
@@ -30,6 +31,15 @@ def require_memory(name: str, parameters: int, dtype: "torch.dtype") -> None:
             f"{name} does not fit into memory: {parameters / 1e6:,.0f} million parameters of {dtype.itemsize} bytes "
             f"need about {size_text(needed)}, and {size_text(free)} are free. {advice}"
         )
+
+
+def cache_bytes(device: "torch.device") -> int:
+    """What the caches of a loaded model may take where it lies: of main memory, which is not ours alone, less."""
+    import torch
+
+    if device.type == "cpu":
+        return _free_main_memory() // 4
+    return torch.accelerator.get_memory_info(device)[0] // 2
 
 
 def free_memory() -> int:

@@ -1,4 +1,5 @@
-"""What every engine promises, asked of each: the scripted one, a tiny random model, and the starter model."""
+"""What every engine promises, asked of each: the scripted one, a tiny random model, and the starter model, these two
+answering one at a time and several at once."""
 
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from tests.tiny import tiny_folder
 from tests.worlds import (
     GREEDY,
     TIMEOUT_S,
+    BatchedWorld,
     Gate,
     Hook,
     LocalWorld,
@@ -30,7 +32,7 @@ HELLO = "Hello, who are you?"
 ENDLESS = Sampling(temperature=0, max_new_tokens=300)
 
 
-@pytest.fixture(scope="module", params=["scripted", "tiny", "starter"])
+@pytest.fixture(scope="module", params=["scripted", "tiny", "starter", "tiny batched", "starter batched"])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     world: World
     others = set(threading.enumerate())
@@ -39,11 +41,16 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             world = ScriptedWorld()
         else:
             small_chunks(monkeypatch)
-            starter: Path = request.getfixturevalue("starter_folder") if request.param == "starter" else None
-            world = LocalWorld(starter or tiny_folder(tmp_path_factory.mktemp("tiny")))
+            name, _, batched = request.param.partition(" ")
+            if name == "starter":
+                folder: Path = request.getfixturevalue("starter_folder")
+            else:
+                folder = tiny_folder(tmp_path_factory.mktemp("tiny"))
+            world = BatchedWorld(folder) if batched else LocalWorld(folder)
         yield world
         world.engine.close()
-        assert set(threading.enumerate()) <= others
+        left = set(threading.enumerate()) - others
+        assert not [thread for thread in left if thread.name != "tqdm_monitor"]  # a progress bar starts that
 
 
 def place(event: Item) -> int:
@@ -51,7 +58,7 @@ def place(event: Item) -> int:
 
 
 def test_events_come_in_order_and_end_once(world: World) -> None:
-    reader = ask(world.engine, HELLO).wait()
+    reader = ask(world.engine, "What has nobody asked before, and nothing is known of?").wait()
     places = [place(item) for item in reader.items]
     assert places == sorted(places)
     assert places.count(3) == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streaming.engines.base import Generation, Item
 from streaming.engines.queue import FairQueue, Request
-from streaming.errors import EngineClosed
+from streaming.errors import EngineBusy, EngineClosed
 from streaming.events import Finished, Queued
 
 
@@ -104,7 +104,7 @@ def test_removing_is_possible_until_it_is_taken() -> None:
     queue = FairQueue[str]()
     a1, a2 = waiting(queue, "a1", "a2")
     assert queue.take() is a1
-    assert queue.serving is a1
+    assert queue.serving == (a1,)
     assert not queue.remove(a1)
     assert queue.remove(a2)
     assert not queue.remove(a2)
@@ -169,6 +169,44 @@ def test_what_was_told_last_is_true(moves: Sequence[str | int]) -> None:
         assert sorted(waiter.positions[-1] for waiter in here) == list(range(1, len(here) + 1))
     expected = sorted(here, key=lambda waiter: waiter.positions[-1])
     assert [queue.take() for _ in expected] == expected
+
+
+def test_several_are_served_at_once_and_fairly() -> None:
+    """Who has most running comes last, and a place that becomes free goes to whoever has least."""
+    queue = FairQueue[str]()
+    a1, a2, a3 = waiting(queue, "a1", "a2", "a3")
+    assert queue.take() is a1
+    assert queue.claim(a2)
+    assert not queue.claim(a2)
+    b1, b2, c1 = waiting(queue, "b1", "b2", "c1")
+    assert queue.waiting() == [b1, c1, a3, b2]
+    assert queue.claim(b1)
+    assert queue.waiting() == [c1, b2, a3]
+    assert queue.serving == (a1, a2, b1)
+    queue.done(a2)
+    assert queue.serving == (a1, b1)
+    assert (a3.positions[-1], b2.positions[-1]) == (3, 2)
+
+
+def test_a_full_line_refuses_and_says_how_long_it_is() -> None:
+    queue = FairQueue[str](max_waiting=2)
+    waiting(queue, "a1", "b1")
+    with pytest.raises(EngineBusy, match="2 requests wait already, this one would be number 3"):
+        queue.put(Waiter("a2"))
+    queue.take()
+    waiting(queue, "a2")
+    assert taken(queue, 2) == ["b1", "a2"]
+
+
+def test_nobody_can_fill_the_line_to_shut_the_others_out() -> None:
+    """The last request of whoever has most of them makes room."""
+    queue = FairQueue[str](max_waiting=3)
+    a1, a2, a3 = waiting(queue, "a1", "a2", "a3")
+    (b1,) = waiting(queue, "b1")
+    assert isinstance(a3.seen[-1], EngineBusy)
+    with pytest.raises(EngineBusy):
+        queue.put(Waiter("b2"))
+    assert queue.waiting() == [a1, b1, a2]
 
 
 def test_many_threads_put_and_leave_while_one_takes() -> None:

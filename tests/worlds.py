@@ -154,12 +154,13 @@ def _short(text: str) -> str:
 class LocalWorld:
     """A model in a folder. What it answers is asked of plain `generate`, with a model of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, batching: str = "off") -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from streaming.engines.local import LocalEngine
 
         self._folder = folder
+        self._batching = batching
         self._expected: dict[tuple[str, int], str] = {}
         self._engine_kind = LocalEngine
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder)
@@ -169,7 +170,7 @@ class LocalWorld:
         assert status.state == "ready", status
 
     def fresh(self) -> Any:
-        return self._engine_kind(Config(model=str(self._folder)))
+        return self._engine_kind(Config(model=str(self._folder), batching=self._batching, kv_cache_gb=0.2))
 
     def prompt(self, text: str) -> list[int]:
         messages = [{"role": "user", "content": text}]
@@ -199,7 +200,7 @@ class LocalWorld:
         """Break the loaded model's own computation at its `token`th decode step."""
         import torch
 
-        head = self.engine._loaded.lane._model.lm_head
+        head = self.engine._loaded.lanes.single._model.lm_head
         steps = 0
 
         def count(*_: Any) -> None:
@@ -213,8 +214,34 @@ class LocalWorld:
         hook.remove()
 
 
+class BatchedWorld(LocalWorld):
+    """The same, answering several at once."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, batching="on")
+
+    @contextmanager
+    def failing(self, token: int, error: BaseException | None = None) -> Iterator[None]:
+        """Break the loaded model's own computation at the `token`th step that makes one."""
+        lanes = self.engine._loaded.lanes
+        inputs = lanes.batch._paged._processor.inputs_and_outputs
+        steps = 0
+
+        def count(*_: Any) -> None:
+            nonlocal steps
+            steps += any(item.has_new_token for item in inputs.requests_in_batch)
+            if steps == token:
+                raise error or RuntimeError("broken on purpose")
+
+        hook = lanes.single._model.lm_head.register_forward_pre_hook(count)
+        yield
+        hook.remove()
+
+
 def small_chunks(monkeypatch: pytest.MonkeyPatch, tokens: int = 8) -> None:
     """Prompts of a few words are read in several chunks."""
-    from streaming.engines import generate
+    from streaming.engines import batching, generate
 
-    monkeypatch.setattr(generate, "CHUNK_TOKENS", tokens)
+    for lane in (batching, generate):
+        monkeypatch.setattr(lane, "CHUNK_TOKENS", tokens)
+        monkeypatch.setattr(lane, "SMALL_CHUNK_TOKENS", tokens)

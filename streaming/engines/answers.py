@@ -113,8 +113,10 @@ class Answers:
         self._eos_ids = _as_list(self._defaults.eos_token_id) or _as_list(model.tokenizer.eos_token_id)
         self._stops: tuple[str, ...] = tuple(_as_list(self._defaults.stop_strings))
 
-    def config(self, sampling: Sampling, max_new_tokens: int) -> GenerationConfig:
-        return request_config(self._defaults, self._eos_ids, sampling, max_new_tokens)
+    def config(self, sampling: Sampling, max_new_tokens: int, prompt_tokens: int = 0) -> GenerationConfig:
+        """How an answer is drawn and when it ends: it never leaves the context."""
+        room = self._context_tokens - prompt_tokens
+        return request_config(self._defaults, self._eos_ids, sampling, min(max_new_tokens, room))
 
     def open(
         self,
@@ -126,9 +128,8 @@ class Answers:
         generation: Generation,
         stopwatch: Stopwatch,
     ) -> Answer:
-        """An answer that never leaves the context. `stops` end it without a word, `sampling.stop` by name."""
-        room = self._context_tokens - len(prompt.ids)
-        config = self.config(sampling, min(max_new_tokens, room))
+        """Begin an answer. `stops` end it without a word, `sampling.stop` by name."""
+        config = self.config(sampling, max_new_tokens, len(prompt.ids))
         assembler = Assembler(
             self._tokenizer,
             stops=(*sampling.stop, *stops, *self._stops),

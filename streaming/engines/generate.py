@@ -48,25 +48,28 @@ class GenerateLane:
         config = self._answers.config(Sampling(), WARM_UP_TOKENS)
         self._model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
 
-    def answer(self, answer: Answer, *, others: Others = nobody, exact: bool = False) -> None:
+    def answer(self, answer: Answer, *, others: Others = nobody) -> None:
         """Emit an answer from Prefill to Finished. What is known of the prompt is not computed again.
 
         `others` is called between any two tokens or chunks: it makes one step for whoever else is being answered, and
-        says whether there is anybody. `exact`: not even the rounding may depend on what came before or runs beside.
-        Whatever the model raises is raised, after everything that it had written was emitted.
+        says whether there is anybody. Whatever the model raises is raised, after everything that it had written was
+        emitted.
         """
         cached_tokens = 0
         try:
-            cached_tokens = self._generate(answer, others, exact)
+            cached_tokens = self._generate(answer, others)
         finally:
             answer.flush()
         answer.finish(cached_tokens)
 
-    def _generate(self, answer: Answer, others: Others, exact: bool) -> int:
+    def _generate(self, answer: Answer, others: Others) -> int:
         answer.prefilled(0)
+        exact = answer.seed is not None and not rounds_finely(self._model.dtype)
         cache, cached_tokens = (None, 0) if exact else self._kept.take(answer.ids[:-1])
         if cache is None and self._chunks:
             cache = DynamicCache(config=_text_config(self._model))
+        if cached_tokens:
+            answer.prefilled(cached_tokens)
         ids = torch.tensor([answer.ids], device=self._model.device)
         if cache is not None:
             self._prefill(answer, ids, cache, cached_tokens, others, exact)
@@ -103,6 +106,11 @@ class GenerateLane:
                 self._model(input_ids=ids[:, done : done + chunk], cache=cache, use_cache=True, logits_to_keep=1)
             done += chunk
             answer.prefilled(done)
+
+
+def rounds_finely(dtype: torch.dtype) -> bool:
+    """Whether a seed gives the same text although sums are rounded otherwise, in other chunks or beside others."""
+    return dtype in (torch.float32, torch.float64)
 
 
 def _cache_layers(model: Any) -> set[type]:

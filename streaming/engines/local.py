@@ -5,49 +5,57 @@ computing threads own a team of OpenMP threads each, and teams that outnumber th
 Prompts are rendered by whoever asks. Importing this loads no torch.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streaming import models
+from streaming import memory, models
 from streaming.config import Config
 from streaming.engines.base import Generation, Status
 from streaming.engines.queue import Request
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import Worker
-from streaming.errors import StreamingError
+from streaming.errors import ModelError
 from streaming.messages import Message, Sampling, check_messages
 from streaming.templates import ChatTemplate, Prompt
 
 if TYPE_CHECKING:
-    from streaming.engines.answers import Answers
-    from streaming.engines.generate import GenerateLane
+    from streaming.engines.answers import Answer, Answers
+    from streaming.engines.batching import BatchLane
+    from streaming.engines.lanes import Lanes
+
+BATCH_SHARE = 0.75  # of the memory for caches; the rest is for those answered alone
+
+LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Job:
     messages: tuple[Message, ...]
     sampling: Sampling
     max_new_tokens: int
     prompt: Prompt | None  # None: the model was still loading
+    pages: int | None = None  # of the batch's cache, once that was asked
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     template: ChatTemplate
     answers: "Answers"
-    lane: "GenerateLane"
+    lanes: "Lanes[_Job]"
     context_tokens: int
     notices: tuple[str, ...]
 
 
 class LocalEngine:
-    """Loads `config.model` when it is started, and answers one request at a time; the others wait in a fair queue."""
+    """Loads `config.model` when it is started. Answers many requests at once where the model and the request allow it,
+    else one at a time; who has no place waits in a fair queue."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._loaded: _Loaded | None = None
-        self._worker: Worker[_Job] = Worker("inference", self._load, self._serve)
+        self._worker: Worker[_Job] = Worker("inference", self._load, self._serve, max_waiting=config.max_waiting)
 
     def start(self) -> None:
         self._worker.start()
@@ -91,33 +99,68 @@ class LocalEngine:
         model = models.load(source, dtype=self._config.dtype)
         from streaming.engines.answers import Answers
         from streaming.engines.generate import GenerateLane
+        from streaming.engines.lanes import Lanes
 
         answers = Answers(model)
-        lane = GenerateLane(model, answers)
-        lane.warm_up()
+        cache_bytes = int(1e9 * (self._config.kv_cache_gb or 0)) or memory.cache_bytes(model.model.device)
+        batch = self._open_batch(model, int(BATCH_SHARE * cache_bytes))
+        single_share = 1 - BATCH_SHARE if batch else 1
+        single = GenerateLane(model, answers, cache_bytes=int(single_share * cache_bytes))
+        single.warm_up()
         template = ChatTemplate(model.tokenizer, model.context_tokens)
-        self._loaded = _Loaded(template, answers, lane, model.context_tokens, model.notices + template.notices)
+        lanes = Lanes(self._worker, single, batch, wants=self._wants, open_answer=self._open_answer)
+        self._loaded = _Loaded(template, answers, lanes, model.context_tokens, model.notices + template.notices)
+
+    def _open_batch(self, model: models.Model, cache_bytes: int) -> "BatchLane | None":
+        from streaming.engines.batching import BatchLane, NotBatchable
+
+        if self._config.batching == "off":
+            return None
+        try:
+            batch = BatchLane(model, cache_bytes=cache_bytes)
+        except NotBatchable as error:
+            if self._config.batching == "on":
+                raise ModelError(
+                    f"{model.name} cannot answer several at once, because {error}. Start with --batching auto."
+                ) from error
+            LOG.info("%s answers one request at a time, because %s.", model.name, error)
+            return None
+        LOG.info("%s answers several at once, with room for %d tokens.", model.name, batch.room_tokens)
+        return batch
 
     def _serve(self, request: Request[_Job]) -> None:
-        from streaming.engines.generate import explained
+        self._ready.lanes.serve(request)
 
-        loaded, job = self._loaded, request.job
+    @property
+    def _ready(self) -> _Loaded:
+        loaded = self._loaded
         assert loaded is not None  # the worker serves nobody before _load has returned
-        stopwatch = Stopwatch(request.arrived)
-        try:
-            answer = loaded.answers.open(
-                job.prompt or _render(loaded, job.messages, job.sampling, job.max_new_tokens),
-                job.sampling,
-                max_new_tokens=job.max_new_tokens,
-                stops=loaded.template.stops,
-                generation=request.generation,
-                stopwatch=stopwatch,
-            )
-            loaded.lane.answer(answer)
-        except StreamingError:
-            raise
-        except Exception as error:
-            raise explained(error) from error
+        return loaded
+
+    def _prompt(self, job: _Job) -> Prompt:
+        if job.prompt is None:
+            job.prompt = _render(self._ready, job.messages, job.sampling, job.max_new_tokens)
+        return job.prompt
+
+    def _wants(self, request: Request[_Job]) -> int:
+        job, loaded = request.job, self._ready
+        if job.pages is None:
+            prompt_tokens = len(self._prompt(job).ids)
+            config = loaded.answers.config(job.sampling, job.max_new_tokens, prompt_tokens)
+            batch = loaded.lanes.batch
+            job.pages = batch.pages(prompt_tokens, config, job.sampling.seed) if batch is not None else 0
+        return job.pages
+
+    def _open_answer(self, request: Request[_Job]) -> "Answer":
+        job, loaded = request.job, self._ready
+        return loaded.answers.open(
+            self._prompt(job),
+            job.sampling,
+            max_new_tokens=job.max_new_tokens,
+            stops=loaded.template.stops,
+            generation=request.generation,
+            stopwatch=Stopwatch(request.arrived),
+        )
 
 
 def _render(loaded: _Loaded, messages: Sequence[Message], sampling: Sampling, max_new_tokens: int) -> Prompt:

@@ -1,18 +1,19 @@
 """The requests that wait. Users take turns, one request each; within one user the first comes first.
 
-Knows nothing of models. Thread-safe: anybody puts and removes, one worker takes. Events are emitted outside the lock
-and by one thread at a time, so a listener may call back into the queue, and only the worker ever waits for one.
+Knows nothing of models. Thread-safe: anybody puts and removes, one worker takes, or several at once. Events are
+emitted outside the lock and by one thread at a time, so a listener may call back into the queue, and only the worker
+ever waits for one.
 """
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
 from streaming.engines.base import Generation
-from streaming.errors import StreamingError
+from streaming.errors import EngineBusy, StreamingError
 from streaming.events import Queued
 
 Job = TypeVar("Job")
@@ -31,13 +32,15 @@ class Request(Generic[Job]):
 class FairQueue(Generic[Job]):
     """Tells every waiting request its position, from 1, as soon as and whenever that changes.
 
-    A request that can be taken at once is told nothing.
+    A request that can be taken at once is told nothing. Where `max_waiting` wait, one more is refused, or in its stead
+    the last of somebody who has more of them in the line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_waiting: int | None = None) -> None:
+        self._max_waiting = max_waiting
         self._changed = threading.Condition()
         self._waiting: dict[str, deque[Request[Job]]] = {}  # users in the order of their turns
-        self._serving: Request[Job] | None = None
+        self._serving: list[Request[Job]] = []
         self._taking = False
         self._detail = ""
         self._closed: StreamingError | None = None
@@ -46,35 +49,60 @@ class FairQueue(Generic[Job]):
         self._stale = False
 
     @property
-    def serving(self) -> Request[Job] | None:
-        """The request that was taken last and is still being worked on."""
-        return self._serving
+    def serving(self) -> tuple[Request[Job], ...]:
+        """The requests that were taken and are still being worked on."""
+        return tuple(self._serving)
 
     def __len__(self) -> int:
         with self._changed:
             return sum(map(len, self._waiting.values()))
 
     def put(self, request: Request[Job]) -> None:
-        """Raises the error that the queue was closed with, if it was."""
+        """Raises the error that the queue was closed with, if it was, or EngineBusy."""
+        refused = None
         with self._changed:
             if self._closed is not None:
                 raise self._closed.with_traceback(None)
+            if self._max_waiting is not None and len(self) >= self._max_waiting:
+                refused = self._make_room(request)
             self._waiting.setdefault(request.user, deque()).append(request)
             self._changed.notify_all()
+        if refused is not None:
+            refused.generation.fail(_busy(self._max_waiting))
+        self._tell()
+
+    def waiting(self) -> list[Request[Job]]:
+        """All who wait, in the order they will be taken."""
+        with self._changed:
+            return self._order()
+
+    def claim(self, request: Request[Job]) -> bool:
+        """Take this one beside those that are being worked on. False: it is not in the line any more."""
+        with self._changed:
+            if request not in self._waiting.get(request.user, ()):
+                return False
+            self._begin_turn(request)
+        self._tell()
+        return True
+
+    def done(self, request: Request[Job]) -> None:
+        """One that was taken is not worked on any more."""
+        with self._changed:
+            self._end_turn(request)
         self._tell()
 
     def take(self) -> Request[Job] | None:
-        """The next request, when there is one: the worker is done with the one before. None: the queue is closed."""
+        """The next request, when there is one: the worker is done with those before. None: the queue is closed."""
         with self._changed:
-            self._end_turn()
+            for served in self.serving:
+                self._end_turn(served)
             self._taking = True
             self._changed.wait_for(lambda: self._closed or (self._waiting and not self._telling))
             self._taking = False
             if self._closed:
                 return None
             request = self._order()[0]
-            self._drop(request)
-            self._serving = request
+            self._begin_turn(request)
         self._tell()
         return request
 
@@ -106,17 +134,28 @@ class FairQueue(Generic[Job]):
     # -- under the lock
 
     def _order(self) -> list[Request[Job]]:
-        """All in the order they will be taken, if nobody else comes. Whose request runs has had this turn already."""
-        serving = self._serving.user if self._serving else None
-        lines = [line for user, line in self._waiting.items() if user != serving]
-        if serving is not None and serving in self._waiting:
-            lines.append(self._waiting[serving])
+        """All in the order they will be taken, if nobody else comes. Whose requests run has had these turns already."""
+        running = Counter(request.user for request in self._serving)
+        lines = [self._waiting[user] for user in sorted(self._waiting, key=lambda user: running[user])]
         return [request for turn in zip_longest(*lines) for request in turn if request is not None]
 
-    def _end_turn(self) -> None:
-        if self._serving is not None and self._serving.user in self._waiting:
-            self._waiting[self._serving.user] = self._waiting.pop(self._serving.user)
-        self._serving = None
+    def _begin_turn(self, request: Request[Job]) -> None:
+        self._drop(request)
+        self._serving.append(request)
+
+    def _end_turn(self, request: Request[Job]) -> None:
+        self._serving.remove(request)
+        if request.user in self._waiting:  # behind the others
+            self._waiting[request.user] = self._waiting.pop(request.user)
+
+    def _make_room(self, newcomer: Request[Job]) -> Request[Job]:
+        """Nobody can fill the line to shut the others out: of those who have most in it, the last to come has to go."""
+        longest = max(self._waiting.values(), key=len)
+        if len(longest) <= len(self._waiting.get(newcomer.user, ())) + 1:
+            raise _busy(self._max_waiting)
+        refused = longest[-1]
+        self._drop(refused)
+        return refused
 
     def _drop(self, request: Request[Job]) -> None:
         line = self._waiting[request.user]
@@ -162,3 +201,10 @@ class FairQueue(Generic[Job]):
         with self._changed:
             self._telling = False
             self._changed.notify_all()
+
+
+def _busy(waiting: int | None) -> EngineBusy:
+    return EngineBusy(
+        f"The model is busy: {waiting} requests wait already, this one would be number {(waiting or 0) + 1}. "
+        "Try again in a moment."
+    )

@@ -1,4 +1,4 @@
-"""One long-lived thread that loads, then serves the waiting requests one at a time, and survives what they do to it.
+"""One long-lived thread that loads, then serves the waiting requests, and survives what they do to it.
 
 Knows neither models nor scripts: an engine gives it `load` and `serve`. Whatever happens in the thread, nobody is left
 waiting: each request ends, and `close` ends all of them. `submit`, `cancel` and `close` may come from any thread.
@@ -20,12 +20,22 @@ CLOSED = "The model was shut down before this answer was finished."
 
 
 class Worker(Generic[Job]):
-    """`load` and `serve` run in the thread. `serve` must end its request's generation, or raise."""
+    """`load` and `serve` run in the thread. `serve` must end its request's generation, or raise.
 
-    def __init__(self, name: str, load: Callable[[], None], serve: Callable[[Request[Job]], None]) -> None:
+    Before it returns it may take `another`, and end that as well, or say that it is `done` with one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        load: Callable[[], None],
+        serve: Callable[[Request[Job]], None],
+        *,
+        max_waiting: int | None = None,
+    ) -> None:
         self._load = load
         self._serve = serve
-        self._queue: FairQueue[Job] = FairQueue()
+        self._queue: FairQueue[Job] = FairQueue(max_waiting)
         self._lock = threading.Lock()
         self._loaded = threading.Event()
         self._closing = threading.Event()
@@ -50,7 +60,7 @@ class Worker(Generic[Job]):
 
     @property
     def running(self) -> int:
-        return int(self._queue.serving is not None)
+        return len(self._queue.serving)
 
     @property
     def waiting(self) -> int:
@@ -71,7 +81,7 @@ class Worker(Generic[Job]):
             atexit.register(self.close)
 
     def submit(self, user: str, job: Job) -> Generation:
-        """Have a job served. Raises EngineClosed, or the ModelError that loading ended in."""
+        """Have a job served. Raises EngineClosed, EngineBusy, or the ModelError that loading ended in."""
         self.start()
         generation = Generation(lambda: self._cancel(request))
         request = Request(user, job, generation)
@@ -96,15 +106,28 @@ class Worker(Generic[Job]):
             atexit.unregister(self.close)
         error = EngineClosed(CLOSED)
         self._queue.close(error)
-        if running := self._queue.serving:
-            running.generation.cancel()
+        running = self._queue.serving
+        for request in running:
+            request.generation.cancel()
         if self._started and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
-        if running:
-            running.generation.fail(error)  # to no effect, unless the model is stuck
+        for request in running:
+            request.generation.fail(error)  # to no effect, unless the model is stuck
         self._loaded.set()
 
     # -- the thread
+
+    def another(self, choose: Callable[[list[Request[Job]]], Request[Job] | None]) -> Request[Job] | None:
+        """The one that `choose` finds among those that wait, in their order; without waiting for any to come."""
+        while waiting := self._queue.waiting():
+            request = choose(waiting)
+            if request is None or self._queue.claim(request):
+                return request
+        return None
+
+    def done(self, request: Request[Job]) -> None:
+        """A request that was taken is not worked on any more; the next one may be before `serve` returns."""
+        self._queue.done(request)
 
     def _run(self) -> None:
         try:
