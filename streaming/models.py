@@ -61,6 +61,11 @@ class CachedModel:
     size_bytes: int
 
 
+def title(name: str) -> str:
+    """What to call a model in front of people: the last part of its name."""
+    return "SmolLM2-135M" if name == STARTER else Path(name.partition(":")[0]).name or name
+
+
 def prepare(name: str, *, cache_dir: Path | None, progress: Callable[[str], None]) -> ModelSource:
     """Find the model `name`, fetching it where it is not here.
 

@@ -250,3 +250,18 @@ def test_the_context_is_the_models_and_else_the_tokenizers(config: Any, tokenize
         tokenizer_object=Tokenizer(WordLevel({"a": 0}, unk_token="a")), model_max_length=tokenizer_limit
     )
     assert models._context_tokens(config, tokenizer) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("starter", "SmolLM2-135M"),
+        ("HuggingFaceTB/SmolLM3-3B", "SmolLM3-3B"),
+        ("owner/name:FILE.gguf", "name"),
+        ("/models/mine/", "mine"),
+        ("scripted", "scripted"),
+        ("/", "/"),
+    ],
+)
+def test_people_are_shown_the_last_part_of_a_name(name: str, shown: str) -> None:
+    assert models.title(name) == shown

@@ -12,6 +12,7 @@ import gradio as gr
 
 from streaming.chats import Chats
 from streaming.engines.base import Engine
+from streaming.models import title
 from streaming.ui import assets
 from streaming.ui.session import Session, Update
 from streaming.ui.settings import Drawer, build_drawer, own_presets
@@ -78,7 +79,7 @@ class Buttons:
 
 def build_page(chats: Chats, engine: Engine) -> gr.Blocks:
     """Lay out the page and wire it to `chats`. launch.py serves it."""
-    model = engine.status().model
+    model = title(engine.status().model)
     page = gr.Blocks(title="Streaming", analytics_enabled=False, fill_width=True)
     with page:
         gr.HTML(assets.fill("header.html", model=model), elem_id="header", js_on_load=None)
