@@ -181,10 +181,11 @@ def test_sampling_reaches_the_engine(serve: Serve) -> None:
     assert address == "api:127.0.0.1"
 
 
-def test_temperature_0_and_top_k_minus_1(serve: Serve) -> None:
+def test_what_others_call_otherwise(serve: Serve) -> None:
+    """vLLM switches top_k off by -1; OpenAI's seeds are of 64 bits and have a sign."""
     served = serve(Say("So."))
-    assert served.client.chat(temperature=0, top_k=-1).status_code == 200
-    assert served.engine.asked[0][1] == Sampling(temperature=0, top_k=0)
+    assert served.client.chat(temperature=0, top_k=-1, seed=-1).status_code == 200
+    assert served.engine.asked[0][1] == Sampling(temperature=0, top_k=0, seed=2**63 - 1)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_known_fields_that_ask_for_nothing_are_accepted(serve: Serve) -> None:
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"top_k": -2}, "top_k", "-1"),
         ({"repetition_penalty": 0}, "repetition_penalty", "greater than"),
-        ({"seed": -1}, "seed", "greater than or equal to 0"),
+        ({"seed": 1.5}, "seed", "integer"),
         ({"seed": True}, "seed", "integer"),
         ({"stop": ""}, "stop[0]", "at least 1 character"),
         ({"stop": ["a", ""]}, "stop[1]", "at least 1 character"),
@@ -317,12 +318,16 @@ def test_known_fields_that_ask_for_nothing_are_accepted(serve: Serve) -> None:
         ({"xyz": None}, "xyz", "There is no field 'xyz'."),
         ({"n": 2}, "n", "n can only be 1"),
         ({"logprobs": True}, "logprobs", "not supported"),
+        ({"logprobs": 0}, "logprobs", "not supported"),
+        ({"top_logprobs": False}, "top_logprobs", "not supported"),
+        ({"n": True}, "n", "n can only be 1"),
         ({"top_logprobs": 3}, "top_logprobs", "not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "not supported"),
         ({"tool_choice": "required"}, "tool_choice", "not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format.type", "not supported"),
         ({"frequency_penalty": 0.5}, "frequency_penalty", "Use repetition_penalty"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "only be false"),
         ({"stream_options": {"include_usge": True}}, "stream_options.include_usge", "no field"),
     ],
 )

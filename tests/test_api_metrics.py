@@ -121,7 +121,7 @@ def test_prometheus_reads_it_over_http(make: Make, metrics: Metrics) -> None:
     assert 'streaming_requests_total{outcome="stop"} 1.0' in answer.text
 
 
-def test_two_apps_in_one_process_share_nothing(make: Make, metrics: Metrics) -> None:
+def test_two_apps_in_one_process_share_nothing(make: Make) -> None:
     """Prometheus' default registry is a global: the second app of a process could not even be made."""
     list(make(Say("So.")).stream(HELLO))
     assert "stop" not in read(Metrics())

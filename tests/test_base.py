@@ -53,6 +53,27 @@ def test_there_is_one_consumer() -> None:
         generation.subscribe(print)
 
 
+def test_who_observes_gets_everything_and_takes_nothing() -> None:
+    generation = Generation()
+    generation.emit(TextDelta("a"))
+    seen: list[Item] = []
+    generation.observe(seen.append)
+    generation.emit(Finished("stop"))
+    assert seen == [TextDelta("a"), Finished("stop")]
+    assert list(generation) == seen
+    with pytest.raises(RuntimeError, match="consumer already"):
+        generation.observe(print)
+
+
+def test_an_error_is_observed_before_it_is_raised() -> None:
+    generation = Generation()
+    seen: list[Item] = []
+    generation.observe(seen.append)
+    generation.subscribe(lambda _: seen.append(Queued(1)))
+    generation.fail(error := GenerationFailed("broken"))
+    assert seen == [error, Queued(1)]
+
+
 def test_cancelling_is_told_once_and_never_too_late() -> None:
     told: list[int] = []
     generation = Generation(lambda: told.append(1))

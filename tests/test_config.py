@@ -66,6 +66,9 @@ def test_false(text: str) -> None:
         (["--engine", "scriptet"], {}, "--engine is 'scriptet'. Did you mean scripted? Choose one of: local, scripted"),
         (["--dtype", "int3"], {}, "--dtype is 'int3'"),
         (["--model", " "], {}, "--model is empty"),
+        (["--api-key", ""], {}, "--api-key is empty"),
+        (["--cors-origin", "example.org"], {}, "--cors-origin has 'example.org': an origin is like https://"),
+        (["--cors-origin", "https://a.org,https://b.org/"], {}, "--cors-origin has 'https://b.org/'"),
         ([], {"STREAMING_MODLE": "x"}, "There is no setting STREAMING_MODLE. Did you mean STREAMING_MODEL?"),
         ([], {"STREAMING_MODLE": ""}, "There is no setting STREAMING_MODLE"),
         ([], {"STREAMING_PORT": "many"}, "STREAMING_PORT is 'many': it must be a whole number"),
@@ -110,6 +113,27 @@ def test_a_space_can_be_set_up_by_its_variables_alone() -> None:
 def test_gradio_variables_open_nothing_outside_a_space() -> None:
     assert load(GRADIO_SERVER_NAME="0.0.0.0").host == "127.0.0.1"
     assert load(SPACE_ID="", GRADIO_SERVER_NAME="0.0.0.0").host == "127.0.0.1"
+
+
+def test_the_key_is_in_no_log() -> None:
+    assert "s3cret" not in repr(load("--api-key", "s3cret"))
+
+
+def test_origins_are_told_apart() -> None:
+    assert load().cors_origins == ()
+    assert load("--cors-origin", "https://a.org, http://localhost:3000").cors_origins == (
+        "https://a.org",
+        "http://localhost:3000",
+    )
+    assert load(STREAMING_CORS_ORIGIN="*").cors_origins == ("*",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reachable"),
+    [([], False), (["--public"], False), (["--share", "--public"], True), (["--host", "::", "--public"], True)],
+)
+def test_who_can_reach_the_app(arguments: list[str], reachable: bool) -> None:
+    assert load(*arguments).reachable == reachable
 
 
 def test_help_shows_every_flag_and_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:

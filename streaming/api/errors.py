@@ -144,7 +144,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
             return ApiError(400, message, param=f"{param}.role", code="invalid_value")
         case _ if field in UNSUPPORTED:
             return ApiError(400, UNSUPPORTED[field], param=param, code="unsupported_value")
-        case "text_wanted" | "nothing_to_answer":
+        case "text_wanted" | "nothing_to_answer" | "not_supported":
             return ApiError(400, f"{param} {error['msg']}.", param=param, code="invalid_value")
         case "too_short" if param == "messages":
             return ApiError(400, "There is nothing to answer: messages is empty.", param=param, code="invalid_value")

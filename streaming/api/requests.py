@@ -5,7 +5,7 @@ Fields that OpenAI knows and this server does not are here with the values that 
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from streaming.messages import Message, Sampling
@@ -78,6 +78,12 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _is_no(value: bool) -> bool:
+    if value:
+        raise PydanticCustomError("not_supported", "can only be false")
+    return value
+
+
 def _as_whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -94,8 +100,9 @@ UserContent = Annotated[
     BeforeValidator(_as_parts, json_schema_input_type=SomeText | SomeParts),
     AfterValidator(_not_blank),
 ]
-Whole = Annotated[int, BeforeValidator(_as_whole)]  # JSON has one kind of number: 8.0 is whole
+WHOLE = BeforeValidator(_as_whole)  # JSON has one kind of number: 8.0 is whole
 Nothing = Annotated[list[Any], Field(max_length=0)]
+No = Annotated[bool, AfterValidator(_is_no), WithJsonSchema({"type": "boolean", "const": False})]
 Zero = Annotated[float, Field(ge=0, le=0)]
 StopText = Annotated[str, Field(min_length=1), AfterValidator(_is_unicode)]
 Stops = Annotated[
@@ -148,7 +155,7 @@ ChatMessage = Annotated[SystemMessage | UserMessage | AssistantMessage, Field(di
 
 class StreamOptions(Strict):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: No | None = None
 
 
 class TextFormat(Strict):
@@ -162,15 +169,15 @@ class ChatRequest(Strict):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop: Stops | None = None
-    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None
+    seed: Annotated[int, WHOLE] | None = None
 
     # extensions that other servers of open models have too
-    top_k: Annotated[Whole, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None = (
         None  # less makes logits infinite
@@ -191,9 +198,9 @@ class ChatRequest(Strict):
     function_call: Literal["none", "auto"] | None = None
     functions: Nothing | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
-    logprobs: Literal[False] | None = None
+    logprobs: No | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
-    n: Annotated[Whole, Field(ge=1, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None
     prediction: None = None
     presence_penalty: Zero | None = None
     reasoning_effort: None = None
@@ -218,7 +225,7 @@ class ChatRequest(Strict):
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
             stop=tuple(self.stop or ()),
-            seed=self.seed,
+            seed=None if self.seed is None else self.seed % 2**63,  # any number may name a course of chance
             chat_template_kwargs=self.chat_template_kwargs or {},
         )
 

@@ -20,7 +20,13 @@ from streaming.engines.base import Engine
 
 KEEP_ALIVE_S = 15.0
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
-STREAM: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+STREAM: dict[str, Any] = {  # each event; the last one's data is [DONE]
+    "content": {
+        "text/event-stream": {
+            "schema": {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+        }
+    }
+}
 NO_COMPLETIONS = (
     "This server continues no plain text: its engines take messages, which the model's chat template frames. "
     "Use POST /v1/chat/completions."
