@@ -1,6 +1,7 @@
 """Who may use the API: the key, this machine, and web pages."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
@@ -18,6 +19,8 @@ OPEN_TO_OTHERS = [
     Config(share=True, public=True),
     Config(host="0.0.0.0", public=True),
     Config.load([], {"SPACE_ID": "owner/name"}),
+    Config(auth_file=Path("users.txt")),
+    Config(public=True),
 ]
 
 
@@ -56,12 +59,15 @@ def test_nothing_of_a_strangers_request_is_read(engine: ScriptedEngine) -> None:
         assert client.send("POST", CHAT, b"{", bearer(KEY)).status_code == 400
 
 
-@pytest.mark.parametrize("config", OPEN_TO_OTHERS, ids=["share", "host", "space"])
+@pytest.mark.parametrize("config", OPEN_TO_OTHERS, ids=["share", "host", "space", "login", "public"])
 @pytest.mark.parametrize("path", GUARDED)
-def test_where_others_can_reach_the_app_there_is_no_api_without_a_key(
+def test_where_the_app_is_for_others_too_there_is_no_api_without_a_key(
     engine: ScriptedEngine, config: Config, path: str
 ) -> None:
-    """Gradio's login does not cover what is mounted beside it: a page with a password had an open API."""
+    """Gradio's login does not cover what is mounted beside it: a page with a password had an open API.
+
+    A proxy on the same machine asks for 127.0.0.1, whoever asks the proxy: the address alone does not tell.
+    """
     with client_of(app_of(engine, config)) as client:
         refused = client.get(path)
         assert refused.status_code == 404

@@ -1,4 +1,4 @@
-"""Who may use the API: an API key as a bearer token, or, where only this machine can reach the app, its own programs.
+"""Who may use the API: whoever has its key, as a bearer token, or, in a private app, the programs of this machine.
 
 Pure ASGI, around everything that is guarded, so that nothing of a stranger's request is read. Without state.
 """
@@ -14,15 +14,16 @@ from streaming.config import Config, is_loopback
 
 
 class Access:
-    """The rule. `reachable`: others than this machine can reach the app, so that there is no access without a key."""
+    """The rule. `private`: nobody but this machine's user is meant to come, so that programs need no key."""
 
-    def __init__(self, api_key: str | None = None, *, reachable: bool = False) -> None:
+    def __init__(self, api_key: str | None = None, *, private: bool = True) -> None:
         self._key = api_key.encode() if api_key else None
-        self._reachable = reachable
+        self._private = private
 
     @classmethod
     def of(cls, config: Config) -> "Access":
-        return cls(config.api_key, reachable=config.reachable)
+        # A login or --public on a loopback address means a proxy before it: then everybody comes from this machine.
+        return cls(config.api_key, private=not (config.reachable or config.public or config.auth_file))
 
     @property
     def needs_key(self) -> bool:
@@ -43,10 +44,10 @@ class Access:
                     code="invalid_api_key",
                     headers={"WWW-Authenticate": "Bearer"},
                 )
-        elif self._reachable:
+        elif not self._private:
             raise ApiError(
                 404,
-                "The API is off: others can reach this app, and it has no API key. Set one with --api-key.",
+                "The API is off: this app is not for its own machine alone, and has no key. Set one with --api-key.",
                 code="api_off",
             )
         elif not is_loopback(host := _host(headers)):

@@ -48,11 +48,9 @@ class Metrics:
         """Everything in Prometheus' text form."""
         return generate_latest(self.registry)
 
-    def refuse(self, error: StreamingError) -> None:
-        """Note a request that got no generation."""
-        outcomes = {InvalidRequest: "refused", EngineBusy: "busy"}
-        outcome = next((name for kind, name in outcomes.items() if isinstance(error, kind)), "failed")
-        self._requests.labels(outcome).inc()
+    def fail(self, error: StreamingError) -> None:
+        """Note a request that got no answer, or no whole one."""
+        self._requests.labels(_outcome(error)).inc()
 
     def observe(self, generation: Generation) -> None:
         """Note what becomes of a generation."""
@@ -77,9 +75,19 @@ class Metrics:
                     if timings.decode_tps:
                         self._speed.observe(timings.decode_tps)
                 case StreamingError():
-                    self._requests.labels("failed").inc()
+                    self.fail(item)
 
         generation.observe(note)
+
+
+def _outcome(error: StreamingError) -> str:
+    match error:
+        case InvalidRequest():
+            return "refused"
+        case EngineBusy():
+            return "busy"
+        case _:
+            return "failed"
 
 
 class MeteredEngine:
@@ -97,7 +105,7 @@ class MeteredEngine:
         try:
             generation = self._engine.stream(messages, sampling, user=user)
         except StreamingError as error:
-            self._metrics.refuse(error)
+            self._metrics.fail(error)
             raise
         self._metrics.observe(generation)
         return generation
