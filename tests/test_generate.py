@@ -43,6 +43,7 @@ def model() -> LlamaForCausalLM:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "CHUNK_TOKENS", 8)
+    monkeypatch.setattr(generate, "SMALL_CHUNK_TOKENS", 4)
 
 
 class Lane(GenerateLane):
@@ -312,3 +313,89 @@ def test_the_library_has_nothing_to_say(
 )
 def test_failures_in_words(raised: Exception, words: str) -> None:
     assert words in str(explained(raised))
+
+
+# -- turns
+
+
+def test_a_turn_computes_only_what_is_new(model: LlamaForCausalLM) -> None:
+    """After retries and edits in the middle too, and what is said is what would have been said from scratch."""
+    lane = Lane(model, TOKENIZER, cache_bytes=10**8)
+    said = plainly(model)
+    turns = [
+        (IDS, 0),
+        (IDS, len(IDS) - 1),  # a retry
+        ([*IDS, *said[:-1], 5, 6], len(IDS) + len(said) - 1),
+        ([*IDS[:30], 99, *IDS[31:]], 30),  # an edit
+        ([*IDS[:30], 99, *IDS[31:], 7], len(IDS)),
+        ([99, *IDS], 0),
+    ]
+    for ids, cached_tokens in turns:
+        items = answer(lane, ids)
+        assert text_of(items) == text_of(answer(lane_of(model), ids))
+        assert isinstance(items[-1], Finished)
+        assert (items[-1].usage.cached_tokens, items[-1].usage.prompt_tokens) == (cached_tokens, len(ids))
+        assert [item.done for item in items if isinstance(item, Prefill)] == [0, cached_tokens][
+            : 1 + bool(cached_tokens)
+        ]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_what_was_read_before_a_stop_is_known_at_the_next_try(model: LlamaForCausalLM) -> None:
+    lane = Lane(model, TOKENIZER, cache_bytes=10**8)
+    generation = Generation()
+    hook = model.lm_head.register_forward_pre_hook(lambda *_: generation.cancel())
+    answer(lane, generation=generation)
+    hook.remove()
+    items = answer(lane)
+    assert isinstance(items[-1], Finished)
+    assert items[-1].usage.cached_tokens == 8
+    assert text_of(items) == decoded(plainly(model))
+
+
+def test_after_a_failure_nothing_of_it_is_used(model: LlamaForCausalLM) -> None:
+    lane = Lane(model, TOKENIZER, cache_bytes=10**8)
+    hook = model.lm_head.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        answer(lane)
+    hook.remove()
+    items = answer(lane)
+    assert isinstance(items[-1], Finished)
+    assert items[-1].usage.cached_tokens == 0
+    assert text_of(items) == decoded(plainly(model))
+
+
+def test_a_seed_in_half_precision_starts_from_scratch(model: LlamaForCausalLM) -> None:
+    """What was computed in other chunks is rounded otherwise, by so much that another token may win."""
+    lane = Lane(model.to(torch.bfloat16), TOKENIZER, cache_bytes=10**8)
+    seeded = Sampling(temperature=1, seed=3)
+    first = answer(lane, sampling=seeded)
+    again = answer(lane, sampling=seeded)
+    assert text_of(first) == text_of(again)
+    assert isinstance(again[-1], Finished)
+    assert again[-1].usage.cached_tokens == 0
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_others_get_a_step_between_any_two_chunks_and_tokens(model: LlamaForCausalLM) -> None:
+    lane = lane_of(model)
+    forwards: list[str] = []
+    model.register_forward_pre_hook(lambda *_: forwards.append("mine"))
+
+    def others() -> bool:
+        forwards.append("theirs")
+        return True
+
+    generation, seen = Generation(), list[Item]()
+    generation.subscribe(seen.append)
+    sampling = Sampling(temperature=0)
+    lane.answer(
+        lane.answers.open(
+            Prompt(IDS, 0, False), sampling, max_new_tokens=12, stops=(), generation=generation,
+            stopwatch=Stopwatch(0.0),
+        ),
+        others=others,
+    )  # fmt: skip
+    assert text_of(seen) == decoded(plainly(tiny_model(TOKENIZER)))
+    assert "mine mine" not in " ".join(forwards)
+    assert forwards.count("mine") == 12 + 12  # 49 of 50 ids in chunks of four, the rest with the first of 12 tokens

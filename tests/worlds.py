@@ -205,8 +205,9 @@ class LocalWorld:
 
         def count(*_: Any) -> None:
             nonlocal steps
-            steps += not torch.is_inference_mode_enabled()  # as it is while chunks of the prompt are read
-            if steps == token:
+            decoding = not torch.is_inference_mode_enabled()  # as it is for chunks of the prompt and for batches
+            steps += decoding
+            if decoding and steps == token:
                 raise error or RuntimeError("broken on purpose")
 
         hook = head.register_forward_pre_hook(count)
@@ -222,15 +223,18 @@ class BatchedWorld(LocalWorld):
 
     @contextmanager
     def failing(self, token: int, error: BaseException | None = None) -> Iterator[None]:
-        """Break the loaded model's own computation at the `token`th step that makes one."""
+        """Break the loaded model's own computation at the `token`th step of the batch that makes one."""
+        import torch
+
         lanes = self.engine._loaded.lanes
         inputs = lanes.batch._paged._processor.inputs_and_outputs
         steps = 0
 
         def count(*_: Any) -> None:
             nonlocal steps
-            steps += any(item.has_new_token for item in inputs.requests_in_batch)
-            if steps == token:
+            in_batch = torch.is_inference_mode_enabled()
+            steps += in_batch and any(item.has_new_token for item in inputs.requests_in_batch)
+            if in_batch and steps == token:
                 raise error or RuntimeError("broken on purpose")
 
         hook = lanes.single._model.lm_head.register_forward_pre_hook(count)

@@ -11,7 +11,7 @@ def open_engine(config: Config) -> Engine:
     if config.engine == "scripted":
         from streaming.engines.scripted import ScriptedEngine
 
-        return ScriptedEngine(max_new_tokens=config.max_new_tokens)
+        return ScriptedEngine(max_new_tokens=config.max_new_tokens, max_waiting=config.max_waiting)
     from streaming.engines.local import LocalEngine
 
     return LocalEngine(config)

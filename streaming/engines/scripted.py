@@ -45,12 +45,13 @@ class ScriptedEngine:
         load: Callable[[Callable[[str], None]], None] | None = None,
         context_tokens: int = 8192,
         max_new_tokens: int = 1024,
+        max_waiting: int | None = None,
     ) -> None:
         self._script = script or demo
         self._loading = load
         self._context_tokens = context_tokens
         self._max_new_tokens = max_new_tokens
-        self._worker: Worker[_Job] = Worker("scripted", self._load, self._serve)
+        self._worker: Worker[_Job] = Worker("scripted", self._load, self._serve, max_waiting=max_waiting)
         self.decode_steps = 0
 
     def start(self) -> None:
