@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -15,7 +16,7 @@ from streaming.api import routes
 from streaming.engines.base import Generation
 from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Step, Think
 from streaming.engines.scripted import ScriptedEngine
-from streaming.errors import EngineBusy, ModelNotFound
+from streaming.errors import ModelNotFound
 from streaming.messages import Message, Sampling
 from tests.asgi import CHAT, Client, Exchange, client_of, events
 
@@ -442,14 +443,18 @@ def test_a_server_that_was_shut_down(serve: Serve) -> None:
     assert served.client.chat().status_code == 503
 
 
-def test_busy_is_429_with_a_time_to_come_back(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = serve(Say("So."))
+def test_busy_is_429_with_a_time_to_come_back(serve: Serve) -> None:
+    async def scenario() -> httpx.Response:
+        async with Exchange(served.app, stream=True) as running, Exchange(served.app, stream=True) as waiting:
+            await running.read_until("one")
+            await waiting.read_until("role")
+            answer = await asyncio.to_thread(served.client.chat, stream=True)
+            held.set()
+            return answer
 
-    def full(*_: object, **__: object) -> Generation:
-        raise EngineBusy("8 requests wait already. Try again in a moment.")
-
-    monkeypatch.setattr(served.engine, "stream", full)
-    answer = served.client.chat(stream=True)
+    held = threading.Event()
+    served = serve(Say("one "), Hold(held), max_waiting=1)
+    answer = asyncio.run(scenario())
     assert answer.status_code == 429
     assert int(answer.headers["Retry-After"]) > 0
     assert answer.json()["error"]["type"] == "rate_limit_error"
