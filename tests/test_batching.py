@@ -36,7 +36,8 @@ class Room:
         self.model: Any = model or tiny_model(TOKENIZER)
         loaded = Model(name, self.model, TOKENIZER, CONTEXT_TOKENS)
         self.answers = Answers(loaded)
-        self.batch = BatchLane(loaded, cache_bytes=pages * page_bytes(self.model))
+        page = page_bytes(self.model, batching.CHUNK_TOKENS + batching.MAX_ROWS)
+        self.batch = BatchLane(loaded, cache_bytes=pages * page)
         self.single = GenerateLane(loaded, self.answers)
         self.freed: list[Generation] = []
 

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from streaming.config import Config
+from streaming.engines import batching
 from streaming.engines.base import Generation, Item
 from streaming.engines.local import BATCH_SHARE, LocalEngine
+from streaming.engines.paged import page_bytes
 from streaming.errors import EngineBusy, GenerationFailed
 from streaming.events import Finished, TextDelta
 from streaming.messages import Sampling
-from tests.tiny import tiny_folder
+from tests.tiny import tiny_folder, tiny_model
+from tests.tokenizers import byte_level_bpe
 from tests.worlds import GREEDY, TIMEOUT_S, BatchedWorld, Gate, LocalWorld, ask, cancel_at
 
 ALONE = replace(GREEDY, repetition_penalty=1.8)  # the penalty looks at the whole text, which a batch does not know
 LONG_ALONE = replace(ALONE, max_new_tokens=60)
 LONG = Sampling(temperature=0, max_new_tokens=60)
-TINY_PAGE_BYTES = 8192
 HELLO = "Hello, who are you?"
 
 
@@ -34,6 +36,12 @@ def world(folder: Path) -> Iterator[BatchedWorld]:
     world = BatchedWorld(folder)
     yield world
     world.engine.close()
+
+
+def cache_gb(pages: int) -> float:
+    """The setting that gives the batch so many."""
+    page = page_bytes(tiny_model(byte_level_bpe()), batching.CHUNK_TOKENS + batching.MAX_ROWS)
+    return (pages + 0.5) * page / BATCH_SHARE / 1e9
 
 
 class Score:
@@ -129,7 +137,7 @@ def test_a_stop_in_one_lane_is_none_in_the_other(world: BatchedWorld) -> None:
 
 def test_more_than_there_is_room_for(folder: Path) -> None:
     """They wait until pages are free, in their order, and each is answered in full."""
-    engine = LocalEngine(Config(model=str(folder), batching="on", kv_cache_gb=9 * TINY_PAGE_BYTES / BATCH_SHARE / 1e9))
+    engine = LocalEngine(Config(model=str(folder), batching="on", kv_cache_gb=cache_gb(9)))
     plain = LocalWorld(folder)
     readers = [ask(engine, f"{number} is mine", LONG, user=str(number)) for number in range(6)]
     assert [reader.wait().text for reader in readers] == [plain.expected(f"{n} is mine", 60) for n in range(6)]
@@ -139,7 +147,7 @@ def test_more_than_there_is_room_for(folder: Path) -> None:
 
 def test_a_request_larger_than_the_batch_and_then_a_usual_one(folder: Path) -> None:
     """Elsewhere the first neither answered nor failed, and the second starved (transformers continuous batching)."""
-    engine = LocalEngine(Config(model=str(folder), batching="on", kv_cache_gb=4 * TINY_PAGE_BYTES / BATCH_SHARE / 1e9))
+    engine = LocalEngine(Config(model=str(folder), batching="on", kv_cache_gb=cache_gb(4)))
     plain = LocalWorld(folder)
     large = ask(engine, HELLO * 5, LONG)
     usual = ask(engine, HELLO)

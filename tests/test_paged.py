@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from transformers import ContinuousBatchingConfig, MistralConfig, MistralForCausalLM
@@ -108,10 +109,21 @@ def test_no_thread_is_started_and_the_model_stays_as_it_was(model: Any, paged: P
 
 
 def test_a_page_takes_what_the_library_says(model: Any, paged: PagedBatch) -> None:
-    cache = paged._processor.cache
-    assert page_bytes(model) == cache.num_sectors * cache.bytes_per_sector / cache.num_blocks
+    cache, inputs = paged._processor.cache, paged._processor.inputs_and_outputs
+    in_cache = cache.num_sectors * cache.bytes_per_sector / cache.num_blocks
+    in_mask = inputs.attention_mask["full_attention"].nbytes / (cache.max_tokens_read + 64) * PAGE_TOKENS
+    assert page_bytes(model, 64) == in_cache + in_mask
     assert paged.pages == 20
     assert [pages_for(tokens) for tokens in (1, PAGE_TOKENS, PAGE_TOKENS + 1)] == [1, 1, 2]
+
+
+def test_memory_is_taken_as_it_is_used(model: Any) -> None:
+    """torch.zeros writes every byte: a cache of 2 GB took ten seconds of a start, and 2 GB, for one short chat."""
+    used = psutil.Process().memory_info().rss
+    paged = PagedBatch(model, pages=100_000, max_tokens=4, max_rows=4)
+    assert paged._processor.cache.cache_tensor.nbytes > 800_000_000
+    assert write(paged, {"a": SHORT}, 5)["a"] == plainly(model, SHORT, 5)
+    assert psutil.Process().memory_info().rss - used < 400_000_000
 
 
 # -- steps

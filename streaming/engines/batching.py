@@ -20,7 +20,7 @@ from streaming.engines.sampler import Draw, beyond, pick_all
 from streaming.models import Model
 
 MAX_ROWS = 32  # answers at once; beyond, each becomes slower than people read
-ENOUGH_CONTEXTS = 16  # full ones, that the cache can hold at most
+ENOUGH_TOKENS = 65_536  # in the cache, unless the model's context is longer: 2,000 for each of 32
 _TOLERANCE, _COARSE_TOLERANCE = 0.001, 0.1
 
 LOG = logging.getLogger(__name__)
@@ -48,12 +48,15 @@ class BatchLane:
 
     def __init__(self, model: Model, *, cache_bytes: int) -> None:
         loaded: Any = model.model
-        pages = min(cache_bytes // page_bytes(loaded), ENOUGH_CONTEXTS * pages_for(model.context_tokens))
+        pages = min(
+            cache_bytes // page_bytes(loaded, CHUNK_TOKENS + MAX_ROWS),
+            pages_for(max(model.context_tokens, ENOUGH_TOKENS)),
+        )
         self._repeatable = rounds_finely(loaded.dtype)
         self._rows: dict[str, _Row] = {}
         self._reserved = 0
         self._names = (f"answer-{number}" for number in count())
-        self._paged = _open(loaded, int(pages))
+        self._paged = _open(loaded, pages)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
@@ -56,7 +58,7 @@ class PagedBatch:
         self._choose: Chooser = _best
         self._tokens: list[int] = []
         greedy: Any = GenerationConfig
-        with torch.inference_mode():
+        with torch.inference_mode(), _MemoryAsUsed():
             manager = model.init_continuous_batching(greedy(do_sample=False, eos_token_id=-1), config)
             self._processor: Any = manager._create_batch_processor()
         self._processor.model_runner._sample = self._sample
@@ -180,9 +182,24 @@ def pages_for(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS)
 
 
-def page_bytes(model: Any) -> int:
-    """Keys and values of one page, of all layers."""
+def page_bytes(model: Any, max_tokens: int) -> int:
+    """What a page takes: keys and values of all layers, and its part of the mask of `max_tokens` in one step."""
     config = model.config.get_text_config(decoder=True)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * size * PAGE_TOKENS * model.dtype.itemsize)
+    numbers_per_token = 2 * config.num_hidden_layers * heads * size + max_tokens
+    return int(PAGE_TOKENS * numbers_per_token * model.dtype.itemsize)
+
+
+class _MemoryAsUsed(TorchFunctionMode):
+    """Lets the cache on a CPU take memory page by page as it fills, where `torch.zeros` would write all of it: a model
+    is then ready seconds earlier, and the machine keeps what nobody needs."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        settings = kwargs or {}
+        on_cpu = torch.device(settings.get("device") or "cpu").type == "cpu"
+        if func is torch.zeros and settings.get("dtype") is torch.uint8 and on_cpu:
+            return torch.from_numpy(np.zeros(args, np.uint8))
+        return func(*args, **settings)
