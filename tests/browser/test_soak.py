@@ -1,0 +1,64 @@
+"""Reloads and stops at random moments, in the browser: nothing may be lost, doubled or left hanging.
+
+A tenth of each runs always; `-m soak` runs them at full size. The seed is printed; TEST_SEED repeats one.
+"""
+
+import os
+import random
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.chat import tab
+from tests.browser.conftest import ServeApp
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1_800)]
+
+SIZES = [pytest.param(10, id="tenth"), pytest.param(100, id="full", marks=pytest.mark.soak)]
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = int(os.environ.get("TEST_SEED", random.randrange(2**32)))
+    print(f"TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.mark.parametrize("times", SIZES)
+def test_reloads_at_random_moments(chromium: Browser, serve_app: ServeApp, chance: random.Random, times: int) -> None:
+    """Reported of Gradio (3106) and textgen (5136): a reload lost the answer, or showed parts of it twice."""
+    app = serve_app()
+    with tab(chromium, app.url) as chat:
+        expected: list[str] = []
+        for number in range(times):
+            text = " ".join(f"{number}.{word}" for word in range(30))
+            chat.send(f"/wait 0.3\n/pace 40\n/text\n{text}")
+            expect(chat.box).to_have_value("")
+            chat.page.wait_for_timeout(chance.uniform(0, 1_300))
+            chat.reload()
+            expected.append(text)
+            expect(chat.rows).to_have_count(2 * len(expected))
+            chat.wait_idle()
+            assert chat.texts()[1::2] == expected
+            if len(expected) == 10:  # a conversation of its own for the next ten
+                chat.page.get_by_role("button", name="New chat", exact=True).first.click()
+                expect(chat.page.locator("#greeting")).to_be_visible()
+                expected.clear()
+
+
+@pytest.mark.parametrize("times", SIZES)
+def test_stops_at_random_moments(chromium: Browser, serve_app: ServeApp, chance: random.Random, times: int) -> None:
+    app = serve_app()
+    with tab(chromium, app.url) as chat:
+        for number in range(times):
+            chat.send("/wait 0.4\n/think 0.4\n/pace 60\n/say 400 tokens")
+            expect(chat.page.locator("#stop")).to_be_visible()
+            chat.page.wait_for_timeout(chance.uniform(0, 1_500))
+            chat.stop()
+            chat.wait_idle()
+            expect(chat.notes.last).to_have_text("Stopped")
+            chat.ask(f"/pace 500\n/text\nanswer {number}")
+            assert chat.texts()[-1] == f"answer {number}"
+            assert chat.page.request.get(f"{app.url}/health").json()["running"] == 0
+            chat.page.get_by_role("button", name="New chat", exact=True).first.click()
+            expect(chat.page.locator("#greeting")).to_be_visible()
