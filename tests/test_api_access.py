@@ -157,5 +157,6 @@ def test_every_response_keeps_model_text_harmless(engine: ScriptedEngine) -> Non
         for path in ("/health", "/nothing"):
             headers = client.get(path).headers
             assert "img-src 'self'" in headers["Content-Security-Policy"]
+            assert "media-src 'self'" in headers["Content-Security-Policy"]
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert headers["X-Accel-Buffering"] == "no"

@@ -14,7 +14,9 @@ from streaming.ui.markup import to_markdown
         ("see <test> and <think> in prose", "see &lt;test> and &lt;think> in prose"),
         ("1 < 2 and 3 > 2, a <3 b", "1 < 2 and 3 > 2, a <3 b"),
         ("<https://example.org>", "<https://example.org>"),
-        ("`<b>` and ``a ` <i>``", "`<b>` and ``a ` <i>``"),
+        ("`a<3` and ``a ` b``", "`a<3` and ``a ` b``"),
+        ("`<b>` and `` a` <i>``", "<code>&#60;b&#62;</code> and <code> a&#96; &#60;i&#62;</code>"),
+        ("1. a\n   ```c\n   #include <stdio.h>\n   ```\n<b>", "1. a\n   ```c\n   #include <stdio.h>\n   ```\n&lt;b>"),
         ("```html\n<div>\n```\n<div>", "```html\n<div>\n```\n&lt;div>"),
         ("~~~\n<div>\n```\n<p>\n~~~\n<p>", "~~~\n<div>\n```\n<p>\n~~~\n&lt;p>"),
         ("```\n<div>\nstill being written", "```\n<div>\nstill being written"),
@@ -37,7 +39,34 @@ def test_text_is_shown_as_written(written: str, shown: str) -> None:
     assert to_markdown(written) == shown
 
 
+@pytest.mark.parametrize(
+    "disguise",
+    [
+        "a `\n\n{} ` b",
+        "\\`{}`",
+        "- a\n  ```\n  x\n\nout {}",
+        "- ```\n  x\n  ```\n{}",
+        "- a\n\n      ```\n      x\n  ```\n{}",
+        " ```\nx\n ```\n{}\n",
+        "$$\n```\n$$\n```\n{}\n```",
+        "`a\n```\n`\n```\n{}\n```",
+        "``` a`b\n{}",
+        "```\n```~\n{}",
+        "```\u2028```\n{}",
+        "```\r```\r{}",
+        "[a](`) {} `",
+        "http://a.example/` {}`",
+        "| a | b |\n|---|---|\n| ` {} | ` |",
+        "\\( `" + "a" * 5000 + "\\) {} `",
+    ],
+)
+def test_html_does_not_pass_as_code(disguise: str) -> None:
+    """Found by attack: text that looked like code here, and not to the browser's parser, covered the page, doubled its
+    ids, and sent a request to another server."""
+    assert "<video" not in to_markdown(disguise.format("<video src=//a.example>"))
+
+
 def test_long_hostile_text_is_read_in_linear_time() -> None:
     """Each doubling of the text may not quadruple the work: openings that never close are the classic trap."""
-    for opening in ("<", "`", "``` ", "$a", "\\(", "\\[", "$$", "`a``b", "\n```", "\n~~~x"):
+    for opening in ("<", "`", "``` ", "$a", "\\(", "\\[", "\\( ", "$$", "`a``b", "\n```", "\n~~~x"):
         to_markdown(opening * 20_000)

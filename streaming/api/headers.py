@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API_PATHS = ("/v1", "/metrics", "/health")
 
-# Model text may hold an image or a form: its address could carry the chat away, so the browser must not ask for it.
-POLICY = "img-src 'self' data: blob:; form-action 'self'; object-src 'none'"
+# Model text may hold an image, film or form: its address could carry the chat away, so the browser must not ask for it.
+POLICY = "img-src 'self' data: blob:; media-src 'self' data: blob:; form-action 'self'; object-src 'none'"
 
 
 class SafeHeaders:

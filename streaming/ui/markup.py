@@ -1,40 +1,94 @@
 """Text as a model or a user wrote it -> Markdown that the Chatbot shows as written.
 
-HTML outside of code becomes visible text: nothing that a model writes may act on the page. Dollar signs become the
-brackets that the page's LaTeX renderer knows, where they enclose a formula and not two prices (pandoc's rule). Formulas
-are marked, so that page.js can keep them from flickering.
+HTML outside of code becomes visible text: nothing that a model writes may act on the page. What the browser's parser
+might not take for code is not left raw as code either. Dollar signs become the brackets that the page's LaTeX renderer
+knows, where they enclose a formula and not two prices (pandoc's rule); page.js keeps marked formulas from flickering.
 """
 
 import re
 
+_TAG = re.compile(r"<(?=[a-zA-Z/!?])")
+_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
+_FENCE = re.compile(r"(?P<indent> {0,3})(?P<marker>`{3,}(?=[^`\n]*$)|~{3,}).*")
+_NESTED_FENCE = re.compile(r"(?:[ \t]{4}|[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]|[ ]*\t)[ \t>*+\-.)\d]*(?:`{3}|~{3})")
 _TOKEN = re.compile(
     r"""
-    (?P<code>
-        ^[ ]{0,3}(?P<fence>`{3,}|~{3,})[^\n]*(?:\n|\Z)   # a fenced block, closed or still being written
-        (?:[\s\S]*?^[ ]{0,3}(?P=fence)[`~]*[ ]*$|[\s\S]*\Z)
-      | (?<!`)(?P<ticks>`+)(?!`)[\s\S]+?(?<!`)(?P=ticks)(?!`)
-    )
-    | (?P<math>\$\$[\s\S]{1,4000}?\$\$ | \\\[[\s\S]{1,4000}?\\\] | \\\([^\n]{1,4000}?\\\))  # bounded: stays linear
+    (?<!`)(?P<ticks>`+)(?!`)(?P<code>(?:[^\n]|\n(?![ \t]*\n)){1,4000}?)(?<!`)(?P=ticks)(?!`)
+    | (?P<math>  # bounded, and ended by the next opening: stays linear
+        \$\$[\s\S]{1,4000}?\$\$
+      | \\\[(?:(?!\\\[)[\s\S]){1,4000}?\\\]
+      | \\\((?:(?!\\\()[^\n]){1,4000}?\\\))
     | (?<![\\$\w])\$(?P<inline>(?![\s$])[^$\n]*?[^\s$\\])\$(?![\w$])
     | <(?=[a-zA-Z/!?])(?!https?://)
     """,
-    re.VERBOSE | re.MULTILINE,
+    re.VERBOSE,
 )
 
 
 def to_markdown(text: str) -> str:
     """Escape what would be HTML and mark formulas. Linear in the text; safe to call on half an answer."""
-    return _TOKEN.sub(_replace, text)
+    shown: list[str] = []
+    prose: list[str] = []
+    blocks = _Blocks()
+    for line in re.sub(r"\r\n?", "\n", text).split("\n"):
+        if blocks.is_code(line):
+            if prose:
+                shown.append(_TOKEN.sub(_replace, "\n".join(prose)))
+                prose = []
+            shown.append(line if blocks.sure else _TAG.sub("&lt;", line))
+        else:
+            prose.append(line)
+    if prose:
+        shown.append(_TOKEN.sub(_replace, "\n".join(prose)))
+    return "\n".join(shown)
+
+
+class _Blocks:
+    """Which lines are fenced code, and whether the browser's parser is `sure` to think so too.
+
+    A fence at the margin ends every list and quote, so it is sure. An indented one may be a list's: it is sure as long
+    as no fence may be hidden in a list before it and no line of it leaves the list. Once the two views could part, no
+    later line is sure.
+    """
+
+    def __init__(self) -> None:
+        self._marker = ""  # of the open fence
+        self._indent = 0
+        self._hidden = self._parted = False
+        self.sure = True
+
+    def is_code(self, line: str) -> bool:
+        if not self._marker:
+            fence = _FENCE.fullmatch(line)
+            if fence is None:
+                self._hidden = self._hidden or _NESTED_FENCE.match(line) is not None
+                return False
+            self._marker, self._indent = fence["marker"], len(fence["indent"])
+            self.sure = not self._parted and not (self._indent and self._hidden)
+            return True
+        if self._indent and line.strip() and len(line) - len(line.lstrip(" ")) < self._indent:
+            self._parted, self.sure = True, False
+        if re.fullmatch(rf" {{0,3}}{self._marker}[`~]* *", line):  # marked's rule, which is not quite CommonMark's
+            self._marker = ""
+        return True
 
 
 def _replace(match: re.Match[str]) -> str:
     if match["code"] is not None:
-        return match[0]
+        return _code(match["code"]) if _TAG.search(match["code"]) else match[0]
     if match["math"] is not None:
-        return _formula(match[0])
+        return _formula(match["math"])
     if match["inline"] is not None:
         return _formula(f"\\({match['inline']}\\)")
     return "&lt;"
+
+
+def _code(source: str) -> str:
+    """As HTML with nothing in it that Markdown knows: inert wherever the browser's parser finds it."""
+    body = source.replace("\n", " ")
+    if body.strip() and body[0] == body[-1] == " ":  # CommonMark's rule
+        body = body[1:-1]
+    return "<code>" + _PUNCTUATION.sub(lambda mark: f"&#{ord(mark[0])};", body) + "</code>"
 
 
 def _formula(source: str) -> str:

@@ -74,7 +74,8 @@ class Session:
         """A tool under a message, a key or an example: `action` is {"op", "id", "text"}, as page.js sent it."""
         visitor = _visitor(browser, request)
         owner, conversation = visitor.owner, visitor.conversation_id
-        op, node, text = (str(action.get(name, "")) for name in ("op", "id", "text"))
+        asked = action if isinstance(action, dict) else {}
+        op, node, text = (str(asked.get(name, "")) for name in ("op", "id", "text"))
         if op == "undo":
             return await self._undo(visitor)
         changes: dict[str, Callable[[Settings], Snapshot]] = {
