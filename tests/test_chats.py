@@ -1,46 +1,14 @@
 """Everybody's conversations: what belongs to somebody else does not exist, and a refused message changes nothing."""
 
 import threading
-from collections.abc import Sequence
 
 import pytest
 
 from streaming.chats import Chats
 from streaming.conversation import Settings
-from streaming.engines.base import Generation, Status
 from streaming.errors import ConversationBusy, GenerationFailed, InvalidRequest, NotFound
-from streaming.events import Finished, TextDelta
-from streaming.messages import Message, Sampling
-
-
-class Puppet:
-    """An engine whose generations the test plays by hand."""
-
-    def __init__(self) -> None:
-        self.asked: list[list[Message]] = []
-        self.generations: list[Generation] = []
-        self.refusal: Exception | None = None
-
-    def start(self) -> None: ...
-
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
-        if self.refusal is not None:
-            raise self.refusal
-        self.asked.append(list(messages))
-        self.generations.append(Generation(lambda: self.generations[-1].emit(Finished("cancelled"))))
-        return self.generations[-1]
-
-    def status(self) -> Status:
-        return Status("ready", "puppet")
-
-    def wait_ready(self, timeout: float | None = None) -> Status:
-        return self.status()
-
-    def close(self) -> None: ...
-
-    def answer(self, text: str) -> None:
-        self.generations[-1].emit(TextDelta(text, 1))
-        self.generations[-1].emit(Finished("stop"))
+from streaming.events import TextDelta
+from tests.puppet import Puppet
 
 
 @pytest.fixture

@@ -158,7 +158,9 @@ def test_a_request_larger_than_the_batch_and_then_a_usual_one(folder: Path) -> N
 
 
 @pytest.mark.parametrize(("batching", "state"), [("auto", "ready"), ("off", "ready"), ("on", "failed")])
-def test_a_model_that_cannot_be_batched(tmp_path: Path, batching: str, state: str) -> None:
+def test_a_model_that_cannot_be_batched(
+    tmp_path: Path, batching: str, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = LocalEngine(Config(model=str(tiny_folder(tmp_path)), batching=batching, kv_cache_gb=1e-6))
     status = engine.wait_ready(TIMEOUT_S)
     assert status.state == state
@@ -167,6 +169,7 @@ def test_a_model_that_cannot_be_batched(tmp_path: Path, batching: str, state: st
         assert "--batching auto" in status.detail
     else:
         assert ask(engine, HELLO).wait().text
+        assert ("one request at a time, because there is no memory" in caplog.text) is (batching == "auto")
     engine.close()
 
 

@@ -31,6 +31,8 @@ from streaming.ui.markup import to_markdown
             '<span class="math">\\[x\\]</span> and <span class="math">\\(y&lt;z\\)</span>',
         ),
         ("in code `$x$`", "in code `$x$`"),
+        ("```mermaid\ngraph TD\n```", "```text\ngraph TD\n```"),
+        ("- ~~~ Mermaid\n  graph TD", "- ~~~text\n  graph TD"),
         ("- a\n    - b\n    - c", "- a\n    - b\n    - c"),
         ("", ""),
     ],

@@ -7,6 +7,7 @@ knows, where they enclose a formula and not two prices (pandoc's rule); page.js 
 
 import re
 
+_DIAGRAM = re.compile(r"(`{3,}|~{3,})[ \t]*mermaid\b", re.IGNORECASE)
 _TAG = re.compile(r"<(?=[a-zA-Z/!?])")
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 _FENCE = re.compile(r"(?P<indent> {0,3})(?P<marker>`{3,}(?=[^`\n]*$)|~{3,}).*")
@@ -30,7 +31,9 @@ def to_markdown(text: str) -> str:
     shown: list[str] = []
     prose: list[str] = []
     blocks = _Blocks()
-    for line in re.sub(r"\r\n?", "\n", text).split("\n"):
+    # A diagram would be drawn again with every word, and its labels may hold HTML: its source is shown instead.
+    text = _DIAGRAM.sub(r"\1text", re.sub(r"\r\n?", "\n", text))
+    for line in text.split("\n"):
         if blocks.is_code(line):
             if prose:
                 shown.append(_TOKEN.sub(_replace, "\n".join(prose)))

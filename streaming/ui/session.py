@@ -23,6 +23,7 @@ from streaming.ui import settings, view
 from streaming.ui.followers import Followers
 
 UPDATE_EVERY_S = 0.08  # as often as the eye needs; the first text goes out at once
+MOST_TABS = 10_000  # remembered; a client that makes up tabs cannot fill the memory
 LOOK_EVERY_S = 0.25  # without news: the clock of a thought goes on, and a closed browser is noticed
 
 Update = dict[str, Any]  # new values by the name of the component, see page.Parts
@@ -131,8 +132,7 @@ class Session:
 
     def leave(self, request: gr.Request) -> None:
         """The tab was closed or reloaded: forget it. Its answers go on."""
-        self._showing.pop(request.session_hash or "", None)
-        self._unsettled.discard(request.session_hash or "")
+        self._forget(request.session_hash or "")
 
     async def watch_engine(self) -> AsyncIterator[tuple[str, Any]]:
         """The banner while the model loads, and at the end whether it can think. Starts the engine if nobody has."""
@@ -165,6 +165,10 @@ class Session:
             | (also or {})
         )
 
+    def _forget(self, tab: str) -> None:
+        self._showing.pop(tab, None)
+        self._unsettled.discard(tab)
+
     async def _undo(self, visitor: Visitor) -> Update:
         try:
             text = self._chats.undo(visitor.owner, visitor.conversation_id)
@@ -183,6 +187,8 @@ class Session:
         engine = self._engine.status()
         nodes = snapshot.nodes
         self._showing[tab] = snapshot.conversation_id
+        if len(self._showing) > MOST_TABS:
+            self._forget(next(iter(self._showing)))
         if snapshot.run is not None:
             self._unsettled.add(tab)
             now = snapshot.run.view()
@@ -207,7 +213,7 @@ def _visitor(browser: Any, request: gr.Request) -> Visitor:
     owner, conversation_id = str(kept.get("owner") or ""), str(kept.get("conversation") or "")
     if request.username:
         owner = f"user:{request.username}"
-    elif len(owner) < 16 or owner.startswith("user:"):
+    elif not 16 <= len(owner) <= 64 or owner.startswith("user:"):
         owner, conversation_id = secrets.token_urlsafe(24), ""
     return Visitor(owner, conversation_id, request.session_hash or "")
 

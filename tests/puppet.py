@@ -1,0 +1,40 @@
+"""An engine whose answers the test plays by hand, for what stands above engines: chats and the page's handlers."""
+
+from collections.abc import Sequence
+
+from streaming.engines.base import Generation, Status
+from streaming.events import Finished, TextDelta
+from streaming.messages import Message, Sampling
+
+
+class Puppet:
+    """`asked` are the prompts so far; `refusal`, if set, is raised instead of a new answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[Message]] = []
+        self.generations: list[Generation] = []
+        self.refusal: Exception | None = None
+
+    def start(self) -> None: ...
+
+    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append(list(messages))
+        self.generations.append(Generation(lambda: self.generations[-1].emit(Finished("cancelled"))))
+        return self.generations[-1]
+
+    def status(self) -> Status:
+        return Status("ready", "puppet")
+
+    def wait_ready(self, timeout: float | None = None) -> Status:
+        return self.status()
+
+    def close(self) -> None: ...
+
+    def say(self, text: str) -> None:
+        self.generations[-1].emit(TextDelta(text, 1))
+
+    def answer(self, text: str) -> None:
+        self.say(text)
+        self.generations[-1].emit(Finished("stop"))
