@@ -1,25 +1,24 @@
-"""The app: settings, then engine, page and launch. `demo` is the page, for a Space and for tools that look for it.
+"""The app: settings, then engine, page and launch. `demo` is the page, for tools that import this file.
 
-Importing this file reads the environment only and loads neither torch nor a model: the engine starts with the launch.
+Importing it reads the environment only and loads neither torch nor a model: the engine starts when somebody looks.
 """
 
 import sys
 
 from streaming.config import Config
 from streaming.errors import StreamingError
-from streaming.ui.launch import App, build_app
+from streaming.ui.launch import build_app
 
 
-def main() -> App:
-    """Read the command line; say in one line what is wrong with it, if anything is."""
+def main() -> None:
+    """Serve until Ctrl-C; say in one line what is in the way of that, if anything is."""
     try:
-        return build_app(Config.load(sys.argv[1:]))
+        build_app(Config.load(sys.argv[1:])).launch()
     except StreamingError as error:
         sys.exit(f"app.py: {error}")
 
 
-app = main() if __name__ == "__main__" else build_app(Config.load())
-demo = app.page
-
 if __name__ == "__main__":
-    app.launch()
+    main()
+else:
+    demo = build_app(Config.load()).page

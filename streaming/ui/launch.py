@@ -12,6 +12,7 @@ from streaming.api import Access, CrossOrigin, MeteredEngine, Metrics, SafeHeade
 from streaming.chats import Chats
 from streaming.config import Config
 from streaming.engines import Engine, open_engine
+from streaming.errors import ConfigError
 from streaming.passwords import PasswordFile
 from streaming.ui import assets
 from streaming.ui.page import build_page
@@ -30,8 +31,27 @@ class App:
     metrics: Metrics = field(default_factory=Metrics)
 
     def launch(self, *, block: bool = True) -> None:
-        """Start the engine and serve the page and the API; with `block`, until Ctrl-C."""
+        """Start the engine and serve the page and the API; with `block`, until Ctrl-C. Raises ConfigError if the
+        address cannot be had."""
         self.engine.start()
+        try:
+            self._serve()
+        except OSError as error:
+            self.engine.close()
+            raise ConfigError(
+                f"Port {self.config.port} of {self.config.host} cannot be had: is the app running already? "
+                "Choose another with --port."
+            ) from error
+        print(f"Open {self.page.local_url}", flush=True)
+        if self.config.share:
+            print(_share_line(self.page.share_url), flush=True)
+        if block:
+            try:
+                self.page.block_thread()
+            finally:
+                self.engine.close()
+
+    def _serve(self) -> None:
         passwords = PasswordFile.read(self.config.auth_file) if self.config.auth_file else None
         self.page.queue(max_size=256).launch(
             server_name=self.config.host,
@@ -55,14 +75,6 @@ class App:
             quiet=True,
             prevent_thread_lock=True,
         )
-        print(f"Open {self.page.local_url}", flush=True)
-        if self.config.share:
-            print(_share_line(self.page.share_url), flush=True)
-        if block:
-            try:
-                self.page.block_thread()
-            finally:
-                self.engine.close()
 
     @asynccontextmanager
     async def _around_gradio(self, app: Starlette) -> AsyncIterator[None]:

@@ -1,5 +1,7 @@
 """The browser and the app that the other browser tests stand on: they come up, and where not, it is said why."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -8,7 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.browser import chromium as bringing
 from tests.browser.conftest import ServeApp
-from tests.browser.server import free_port, running_app
+from tests.browser.server import ROOT, free_port, running_app
 
 pytestmark = pytest.mark.browser
 
@@ -30,6 +32,15 @@ def test_the_app_comes_up_and_tells_of_its_engine(serve_app: ServeApp) -> None:
 def test_an_app_that_ends_at_once_says_why(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="--port is 99999"), running_app(tmp_path, port=99999):
         pytest.fail("it should not have come up")
+
+
+def test_a_port_that_is_taken_is_said_to_be(serve_app: ServeApp) -> None:
+    port = int(serve_app().url.rpartition(":")[2])
+    command = [sys.executable, "app.py", "--engine", "scripted", "--port", str(port)]
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    assert f"Port {port} of 127.0.0.1 cannot be had" in second.stderr
+    assert "Traceback" not in second.stderr
 
 
 def test_without_any_browser_the_tests_fail_and_name_every_way_that_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
