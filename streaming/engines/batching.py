@@ -7,6 +7,7 @@ newcomer. An answer is let in when the cache can hold it and all others at their
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -99,7 +100,7 @@ class BatchLane:
         Never raises for what the model raises: the answers that are here end with it, and the next ones work.
         """
         for name in [name for name, row in self._rows.items() if row.answer.generation.cancelled]:
-            self._end(name)
+            self._carefully(name, partial(self._end, name))
         if not self._rows:
             return False
         writing = sum(row.writing for row in self._rows.values())
@@ -110,11 +111,16 @@ class BatchLane:
             self._fail(error)
             return True
         for step in steps:
-            try:
-                self._advance(step)
-            except Exception as error:  # what goes wrong with one text is no concern of the others
-                self._drop(step.name, error)
+            self._carefully(step.name, partial(self._advance, step))
         return True
+
+    def _carefully(self, name: str, act: Callable[[], None]) -> None:
+        """What goes wrong with one text is no concern of the others."""
+        try:
+            act()
+        except Exception as error:
+            self._paged.end(name)
+            self._end_badly(name, error)
 
     def _choose(self, names: list[str], logits: torch.Tensor) -> list[int]:
         return pick_all([self._rows[name].draw for name in names], logits)
@@ -133,30 +139,28 @@ class BatchLane:
                 self._end(step.name)
 
     def _end(self, name: str) -> None:
-        row = self._free(name)
-        row.answer.flush()
-        row.ended()
-        row.answer.finish(row.cached_tokens or 0)
-
-    def _drop(self, name: str, error: BaseException) -> None:
-        row = self._free(name)
-        failure = explained(error)
-        failure.__cause__ = error
-        row.ended()
-        row.answer.generation.fail(failure)
-
-    def _free(self, name: str) -> _Row:
-        row = self._rows.pop(name)
-        self._reserved -= row.pages
+        self._rows[name].answer.flush()
         self._paged.end(name)
-        return row
+        row = self._leave(name)
+        row.answer.finish(row.cached_tokens or 0)
 
     def _fail(self, error: BaseException) -> None:
         LOG.error("A step of the batch failed: %d answers end with it.", len(self._rows), exc_info=error)
         for name in list(self._rows):
             self._rows[name].answer.flush()
-            self._drop(name, error)
+            self._end_badly(name, error)
         self._paged.clear()
+
+    def _end_badly(self, name: str, error: BaseException) -> None:
+        failure = explained(error)
+        failure.__cause__ = error
+        self._leave(name).answer.generation.fail(failure)
+
+    def _leave(self, name: str) -> _Row:
+        row = self._rows.pop(name)
+        self._reserved -= row.pages
+        row.ended()
+        return row
 
 
 def _open(model: Any, pages: int) -> PagedBatch:

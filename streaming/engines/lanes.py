@@ -3,7 +3,6 @@
 Everything here runs on the one inference thread, which imports it. Knows neither messages nor templates.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Generic
@@ -14,8 +13,6 @@ from streaming.engines.generate import GenerateLane, explained, nobody
 from streaming.engines.queue import Job, Request
 from streaming.engines.worker import Worker
 from streaming.errors import StreamingError
-
-LOG = logging.getLogger(__name__)
 
 
 class Lanes(Generic[Job]):

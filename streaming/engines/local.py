@@ -123,7 +123,7 @@ class LocalEngine:
                 raise ModelError(
                     f"{model.name} cannot answer several at once, because {error}. Start with --batching auto."
                 ) from error
-            LOG.info("%s answers one request at a time, because %s.", model.name, error)
+            LOG.warning("%s answers one request at a time, because %s.", model.name, error)
             return None
         LOG.info("%s answers several at once, with room for %d tokens.", model.name, batch.room_tokens)
         return batch

@@ -51,7 +51,7 @@ class Draw:
         ids, weights = self.candidates(logits)
         if not bool(weights[0].isfinite()):
             raise ValueError("the model gave no number for any token: its logits are not finite")
-        bounds = weights.double().cumsum(0)
+        bounds = weights.cpu().double().cumsum(0)
         point = torch.rand((), generator=self._chance, dtype=torch.float64).item() * bounds[-1].item()
         place = int(torch.searchsorted(bounds, point, right=True))
         return int(ids[min(place, len(ids) - 1)])
