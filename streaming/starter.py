@@ -217,7 +217,7 @@ class _Bar:
 
     def update(self, done: int, amount: str) -> None:
         if self._progress:
-            self._progress.update(self._progress.task_ids[-1], completed=done, amount=amount)
+            self._progress.update(self._progress.task_ids[-1], completed=done, amount=amount, refresh=True)
 
 
 def convert(gguf: Path, destination: Path) -> None:

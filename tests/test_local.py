@@ -178,8 +178,8 @@ def test_input_errors_of_early_requests_come_through_the_generation(
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     engine = LocalEngine(Config(model=str(tmp_path / "nothing")))
-    early = ask(engine, HELLO)
-    assert isinstance(early.wait().error, ModelNotFound)
+    with pytest.raises(ModelNotFound):  # at the call or from the generation, as soon as it is known
+        list(engine.stream([Message("user", HELLO)]))
     assert (status := engine.wait_ready(TIMEOUT_S)).state == "failed"
     assert "nothing" in status.detail
     with pytest.raises(ModelNotFound):
