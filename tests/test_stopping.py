@@ -20,6 +20,7 @@ from tests.worlds import LocalWorld, Reader, ScriptedWorld, World, ask, nothing,
 
 STOPS = 100
 HELLO = "Hello, who are you?"
+KEPT_GB = 0.02
 ENDLESS = Sampling(temperature=0, max_new_tokens=300)
 MOST_S = 2.0  # until the stop: there is plenty to stop by then, also on a slow machine
 SOAK = pytest.mark.soak
@@ -33,7 +34,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         else:
             small_chunks(monkeypatch)
             starter: Path | None = request.getfixturevalue("starter_folder") if request.param == "starter" else None
-            world = LocalWorld(starter or tiny_folder(tmp_path_factory.mktemp("tiny")))
+            folder = starter or tiny_folder(tmp_path_factory.mktemp("tiny"))
+            world = LocalWorld(folder, kv_cache_gb=KEPT_GB)
         yield world
         world.engine.close()
 
@@ -45,7 +47,8 @@ def stops(request: pytest.FixtureRequest) -> int:
 
 @pytest.mark.timeout(1800)
 def test_stops_at_random_moments(world: World, stops: int) -> None:
-    """Before the first token, in the prompt, in the answer, after it; and memory as after the tenth (textgen 189)."""
+    """Before the first token, in the prompt, in the answer, after it; and memory as after the tenth (textgen 189), but
+    for the caches that are kept for the next turn, whose room is bounded."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -67,7 +70,7 @@ def test_stops_at_random_moments(world: World, stops: int) -> None:
     assert threading.active_count() == threads
     status = world.engine.status()
     assert (status.state, status.running, status.waiting) == ("ready", 0, 0)
-    assert memory[-1] - memory[9] < 32 * 2**20, f"grew by {(memory[-1] - memory[9]) / 2**20:.0f} MiB"
+    assert memory[-1] - memory[9] < 32 * 2**20 + KEPT_GB * 1e9, f"grew by {(memory[-1] - memory[9]) / 2**20:.0f} MiB"
     print(f"{stops} stops; memory {memory[9] / 2**20:.0f} -> {memory[-1] / 2**20:.0f} MiB")
 
 

@@ -154,13 +154,14 @@ def _short(text: str) -> str:
 class LocalWorld:
     """A model in a folder. What it answers is asked of plain `generate`, with a model of its own."""
 
-    def __init__(self, folder: Path, batching: str = "off") -> None:
+    def __init__(self, folder: Path, batching: str = "off", kv_cache_gb: float = 0.2) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from streaming.engines.local import LocalEngine
 
         self._folder = folder
         self._batching = batching
+        self._kv_cache_gb = kv_cache_gb
         self._expected: dict[tuple[str, int], str] = {}
         self._engine_kind = LocalEngine
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder)
@@ -170,7 +171,9 @@ class LocalWorld:
         assert status.state == "ready", status
 
     def fresh(self) -> Any:
-        return self._engine_kind(Config(model=str(self._folder), batching=self._batching, kv_cache_gb=0.2))
+        return self._engine_kind(
+            Config(model=str(self._folder), batching=self._batching, kv_cache_gb=self._kv_cache_gb)
+        )
 
     def prompt(self, text: str) -> list[int]:
         messages = [{"role": "user", "content": text}]
