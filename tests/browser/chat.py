@@ -29,8 +29,8 @@ class Chat:
         return self.ready()
 
     def ready(self) -> "Chat":
-        expect(self.box).to_be_visible(timeout=30_000)
-        expect(self.page.locator("#status .status-line")).to_be_visible(timeout=30_000)
+        expect(self.box).to_be_visible(timeout=60_000)
+        expect(self.page.locator("#status .status-line")).to_be_visible(timeout=60_000)
         return self
 
     # -- what a hand does

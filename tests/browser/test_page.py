@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -470,7 +471,10 @@ def test_health_and_the_page_are_on_one_server(chat: Chat, app: RunningApp) -> N
 def test_share_without_a_network_says_so_and_the_local_page_works(chromium: Browser, serve_app: ServeApp) -> None:
     """Reported of Gradio (3677, 4548): no link and no reason."""
     app = serve_app(share=True, public=True)
+    deadline = time.monotonic() + 90  # Gradio tries its share service first, and that takes as long as it takes
+    while "There is no public link" not in app.output():
+        assert time.monotonic() < deadline, app.output()
+        time.sleep(0.2)
     with tab(chromium, app.url) as chat:
         chat.ask(verbatim("local"))
         assert chat.texts()[1] == "local"
-    assert "There is no public link" in app.output()
