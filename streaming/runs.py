@@ -4,7 +4,6 @@ Events arrive in the engine's thread and are only noted there; viewers wait on t
 each. A viewer that leaves changes nothing: a run ends by itself, by `stop()`, or by its limits.
 """
 
-import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +13,8 @@ from typing import Literal
 from streaming.engines.base import Generation, Item
 from streaming.errors import StreamingError
 from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta
+from streaming.messages import Message
+from streaming.waiters import Waiters, wake
 
 Phase = Literal["queued", "prefill", "thinking", "answering", "ended"]
 
@@ -42,17 +43,25 @@ class View:
 
 class Run:
     """The record of one answer, from `start()` on. `on_end` is called once, with the last view, in the engine's
-    thread, before any viewer sees the end."""
+    thread, before any viewer sees the end. What goes on has `said` something before, and `thought_s` long; its viewers
+    see all of it."""
 
-    def __init__(self, generation: Generation, on_end: Callable[[View], None]) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        on_end: Callable[[View], None],
+        *,
+        said: Message | None = None,
+        thought_s: float = 0.0,
+    ) -> None:
         self._generation = generation
         self._on_end = on_end
         self._lock = threading.Lock()
-        self._record: list[Item] = []
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._reasoning = [said.reasoning] if said is not None and said.reasoning else []
+        self._text = [said.content] if said is not None and said.content else []
+        self._record: list[Item] = [*map(ReasoningDelta, self._reasoning), *map(TextDelta, self._text)]
+        self._waiters = Waiters()
         self._phase: Phase = "queued"
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
         self._queued: Queued | None = None
         self._prefill: Prefill | None = None
         self._tokens = self._first_tokens = 0
@@ -60,7 +69,7 @@ class Run:
         self._first_at: float | None = None
         self._last_at = 0.0
         self._thinking_since: float | None = None
-        self._thought_s = 0.0
+        self._thought_s = thought_s
         self._outcome: Finished | StreamingError | None = None
 
     def start(self) -> None:
@@ -78,16 +87,15 @@ class Run:
 
     async def changed(self, position: int) -> None:
         """Return as soon as there are more than `position` events, or the run has ended."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
             if len(self._record) > position or self._phase == "ended":
                 return
-            self._waiting.add(waiter)
+            waiter = self._waiters.join()
         try:
             await waiter
         finally:
             with self._lock:
-                self._waiting.discard(waiter)
+                self._waiters.leave(waiter)
 
     async def tail(self, position: int = 0) -> AsyncIterator[tuple[int, Event]]:
         """Replay the record from `position`, then follow it. Yields the next position with each event.
@@ -119,9 +127,8 @@ class Run:
             self._record.append(item)
             if last is not None:
                 self._phase = "ended"
-            waiting, self._waiting = self._waiting, set()
-        for waiter in waiting:
-            _wake(waiter)
+            waiting = self._waiters.taken()
+        wake(waiting)
 
     def _take(self, item: Item, now: float) -> None:
         match item:
@@ -145,7 +152,7 @@ class Run:
 
     def _close_thought(self, now: float) -> None:
         if self._thinking_since is not None:
-            self._thought_s = now - self._thinking_since
+            self._thought_s += now - self._thinking_since
             self._thinking_since = None
 
     def _count(self, tokens: int, now: float) -> None:
@@ -154,7 +161,8 @@ class Run:
         self._tokens, self._last_at = tokens, now
 
     def _view(self) -> View:
-        thinking = time.monotonic() - self._thinking_since if self._thinking_since is not None else self._thought_s
+        since = self._thinking_since
+        thinking = self._thought_s + (time.monotonic() - since if since is not None else 0.0)
         decoding_s = self._last_at - self._first_at if self._first_at is not None else 0.0
         return View(
             position=len(self._record),
@@ -170,15 +178,3 @@ class Run:
             finished=self._outcome if isinstance(self._outcome, Finished) else None,
             error=self._outcome if isinstance(self._outcome, StreamingError) else None,
         )
-
-
-def _wake(waiter: "asyncio.Future[None]") -> None:
-    loop = waiter.get_loop()
-    if loop.is_closed():  # its viewers are gone with it
-        return
-    loop.call_soon_threadsafe(_resolve, waiter)
-
-
-def _resolve(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)

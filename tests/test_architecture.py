@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "errors",
     "messages events",
-    "config detokenizer stops reasoning templates disk conversation passwords",
-    "starter hub memory",
-    "models",
+    "config detokenizer stops reasoning templates disk passwords search waiters",
+    "starter hub memory conversation news",
+    "models listing",
     "assembler streamers",
     "engines.base engines.script engines.stopwatch engines.decoding engines.prefixes engines.sampler engines.paged",
     "engines.queue engines.answers",
@@ -27,6 +27,7 @@ LAYERS = (
     "engines.scripted engines.local",
     "engines",
     "runs",
+    "turns",
     "chats",
     "api terminal",  # with all in api/
     "ui",  # with all in it

@@ -1,13 +1,15 @@
 """Everybody's conversations: what belongs to somebody else does not exist, and a refused message changes nothing."""
 
+import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from streaming.chats import Chats
 from streaming.conversation import Settings
-from streaming.errors import ConversationBusy, GenerationFailed, InvalidRequest, NotFound
-from streaming.events import TextDelta
+from streaming.errors import ConversationBusy, EngineBusy, GenerationFailed, InvalidRequest, NotFound
+from streaming.events import Finished, TextDelta
 from tests.puppet import Puppet
 
 
@@ -155,3 +157,232 @@ def test_the_longest_unused_are_forgotten_first(chats: Chats, engine: Puppet, mo
     with pytest.raises(NotFound):
         chats.snapshot("ann", ids[0])
     assert texts(chats, "ann", ids[2]) == ["c", "C"]
+
+
+def talked(chats: Chats, engine: Puppet, owner: str, *texts: str) -> str:
+    """A conversation in which each text was answered by the same in capitals. Its id."""
+    chat = ""
+    for text in texts:
+        chat = chats.send(owner, chat, text, Settings()).conversation_id
+        engine.answer(text.upper())
+    return chat
+
+
+# -- versions
+
+
+def test_a_message_from_a_stale_tab_becomes_a_version_and_overwrites_nothing(chats: Chats, engine: Puppet) -> None:
+    """Reported: two tabs on one conversation, and the one that sent last wiped out what the other had said."""
+    chat = talked(chats, engine, "ann", "a")
+    seen_by_both = chats.snapshot("ann", chat).nodes[-1].id
+    chats.send("ann", chat, "from one", Settings(), after=seen_by_both)
+    engine.answer("ONE")
+    other = chats.send("ann", chat, "from two", Settings(), after=seen_by_both)
+    engine.answer("TWO")
+    assert texts(chats, "ann", chat) == ["a", "A", "from two", "TWO"]
+    assert other.versions == {other.nodes[2].id: (2, 2)}
+    chats.go_to("ann", chat, other.nodes[2].id, -1)
+    assert texts(chats, "ann", chat) == ["a", "A", "from one", "ONE"]
+    assert [message.content for message in engine.asked[-1]] == ["a", "A", "from two"]
+
+
+def test_a_message_after_one_that_is_gone_is_refused(chats: Chats, engine: Puppet) -> None:
+    chat = talked(chats, engine, "ann", "a")
+    last = chats.snapshot("ann", chat).nodes[-1].id
+    chats.delete_message("ann", chat, last)
+    with pytest.raises(NotFound, match="Reload"):
+        chats.send("ann", chat, "b", Settings(), after=last)
+    assert texts(chats, "ann", chat) == ["a"]
+
+
+def test_an_answer_of_ones_own_stands_beside_the_model_s(chats: Chats, engine: Puppet) -> None:
+    chat = talked(chats, engine, "ann", "a")
+    answer = chats.snapshot("ann", chat).nodes[-1]
+    assert answer.model == "puppet"
+    edited = chats.edit_answer("ann", chat, answer.id, "my own").nodes[-1]
+    assert (edited.message.content, edited.model) == ("my own", "")
+    with pytest.raises(InvalidRequest, match="empty"):
+        chats.edit_answer("ann", chat, answer.id, " ")
+    chats.send("ann", chat, "b", Settings())
+    assert [message.content for message in engine.asked[-1]] == ["a", "my own", "b"]
+
+
+def test_a_fork_is_a_conversation_of_its_own(chats: Chats, engine: Puppet) -> None:
+    chat = talked(chats, engine, "ann", "a", "b")
+    fork = chats.fork("ann", chat, chats.snapshot("ann", chat).nodes[1].id)
+    chats.send("ann", fork.conversation_id, "c", Settings())
+    with pytest.raises(ConversationBusy):
+        chats.fork("ann", fork.conversation_id, chats.snapshot("ann", fork.conversation_id).nodes[-1].id)
+    engine.answer("C")
+    assert texts(chats, "ann", fork.conversation_id) == ["a", "A", "c", "C"]
+    assert texts(chats, "ann", chat) == ["a", "A", "b", "B"]
+
+
+# -- the list
+
+
+def listed(chats: Chats, owner: str, query: str = "") -> list[str]:
+    return [entry.title for entry in chats.listing(owner, query)]
+
+
+def test_pinned_ones_come_first_then_the_newest(chats: Chats, engine: Puppet) -> None:
+    first, second, third = (talked(chats, engine, "ann", text) for text in ("one", "two", "three"))
+    assert listed(chats, "ann") == ["three", "two", "one"]
+    chats.pin("ann", first, True)
+    chats.send("ann", second, "again", Settings())
+    assert [(entry.id, entry.pinned, entry.running) for entry in chats.listing("ann")] == [
+        (first, True, False),
+        (second, False, True),
+        (third, False, False),
+    ]
+    chats.pin("ann", first, False)
+    assert [entry.id for entry in chats.listing("ann", limit=2)] == [second, third]
+
+
+def test_a_given_title_and_the_bin(chats: Chats, engine: Puppet) -> None:
+    chat = talked(chats, engine, "ann", "one")
+    chats.rename("ann", chat, "My  chat")
+    assert listed(chats, "ann") == [chats.snapshot("ann", chat).title] == ["My chat"]
+    chats.delete("ann", chat)
+    assert listed(chats, "ann") == []
+    for act in (lambda: chats.snapshot("ann", chat), lambda: chats.send("ann", chat, "b", Settings())):
+        with pytest.raises(NotFound):
+            act()
+    chats.restore("ann", chat)
+    assert texts(chats, "ann", chat) == ["one", "ONE"]
+
+
+def test_deleting_a_conversation_stops_what_is_written_in_it(chats: Chats, engine: Puppet) -> None:
+    chat = chats.send("ann", "", "a", Settings()).conversation_id
+    engine.say("half")
+    chats.delete("ann", chat)
+    assert engine.generations[-1].cancelled
+    chats.restore("ann", chat)
+    answer = chats.snapshot("ann", chat).nodes[-1]
+    assert (answer.message.content, answer.state) == ("half", "stopped")
+
+
+def test_a_query_finds_titles_and_messages_and_says_where(chats: Chats, engine: Puppet) -> None:
+    chat = talked(chats, engine, "ann", "The tides of the sea", "and the moon?")
+    talked(chats, engine, "ann", "something else")
+    (entry,) = chats.listing("ann", "MOON")
+    assert entry.id == chat
+    assert entry.hit == ("AND THE ", "MOON", "?")
+    assert entry.hit_node == chats.snapshot("ann", chat).nodes[-1].id
+    (entry,) = chats.listing("ann", "tide")
+    assert (entry.hit, entry.hit_node) == (("The ", "tide", "s of the sea"), None)
+    assert chats.listing("ann", "tide moon") == ()
+    assert chats.listing("bob", "moon") == ()
+
+
+def test_the_version_of_a_list_grows_with_each_change_of_it(chats: Chats, engine: Puppet) -> None:
+    seen = [chats.version("ann")]
+    chat = chats.send("ann", "", "a", Settings()).conversation_id
+    seen.append(chats.version("ann"))
+    engine.answer("A")
+    seen.append(chats.version("ann"))
+    for change in (
+        lambda: chats.rename("ann", chat, "x"),
+        lambda: chats.pin("ann", chat, True),
+        lambda: chats.undo("ann", chat),
+        lambda: chats.delete("ann", chat),
+        lambda: chats.restore("ann", chat),
+        lambda: chats.add("ann", chats.export("ann", chat)),
+    ):
+        change()
+        seen.append(chats.version("ann"))
+    assert seen == sorted(set(seen))
+    assert chats.version("bob") == 0
+
+
+def test_who_waits_for_a_change_is_told(chats: Chats, engine: Puppet) -> None:
+    async def wait() -> None:
+        waiting = asyncio.create_task(chats.changed("ann", chats.version("ann")))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(talked, chats, engine, "ann", "a")
+        await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(wait())
+
+
+# -- in and out
+
+
+def test_what_is_exported_can_be_taken_in_and_is_apart(chats: Chats, engine: Puppet) -> None:
+    chat = talked(chats, engine, "ann", "a", "b")
+    copy = chats.export("ann", chat)
+    copy.ask(None, "changed")
+    assert texts(chats, "ann", chat) == ["a", "A", "b", "B"]
+    taken = chats.add("bob", copy)
+    assert taken != chat
+    assert chats.snapshot("bob", taken).owner == "bob"
+    chats.delete("ann", chat)
+    talked(chats, engine, "ann", "c")
+    assert [conversation.title for conversation in chats.export_all("ann")] == ["c"]
+
+
+# -- limits and strangers
+
+
+def test_the_answers_of_one_owner_at_a_time_are_bounded(engine: Puppet) -> None:
+    chats = Chats(engine, most_runs=2)
+    first = chats.send("ann", "", "a", Settings()).conversation_id
+    chats.send("ann", "", "b", Settings())
+    with pytest.raises(EngineBusy, match="2 of your answers"):
+        chats.send("ann", "", "c", Settings())
+    assert len(engine.asked) == 2
+    chats.send("bob", "", "c", Settings())
+    engine.generations[0].emit(Finished("stop"))
+    chats.send("ann", first, "d", Settings())
+    assert texts(chats, "ann", first) == ["a", "", "d", ""]
+
+
+def test_every_call_that_names_a_conversation_is_for_its_owner_alone(chats: Chats, engine: Puppet) -> None:
+    """Each method is tried by somebody else who knows all the ids; one that is new has to be added here."""
+    chat = talked(chats, engine, "ann", "secret", "more")
+    question, answer = (node.id for node in chats.snapshot("ann", chat).nodes[-2:])
+    before = [(node.id, node.message) for node in chats.snapshot("ann", chat).nodes]
+    chats.delete("ann", chats.fork("ann", chat, answer).conversation_id)
+    attempts: dict[str, Callable[[], object]] = {
+        "snapshot": lambda: chats.snapshot("bob", chat),
+        "send": lambda: chats.send("bob", chat, "hi", Settings()),
+        "edit": lambda: chats.edit("bob", chat, question, "hi", Settings()),
+        "retry": lambda: chats.retry("bob", chat, answer, Settings()),
+        "edit_answer": lambda: chats.edit_answer("bob", chat, answer, "hi"),
+        "go_to": lambda: chats.go_to("bob", chat, answer, 0),
+        "delete_message": lambda: chats.delete_message("bob", chat, answer),
+        "undo": lambda: chats.undo("bob", chat),
+        "fork": lambda: chats.fork("bob", chat, answer),
+        "stop": lambda: chats.stop("bob", chat),
+        "rename": lambda: chats.rename("bob", chat, "mine"),
+        "pin": lambda: chats.pin("bob", chat, True),
+        "delete": lambda: chats.delete("bob", chat),
+        "restore": lambda: chats.restore("bob", chat),
+        "export": lambda: chats.export("bob", chat),
+    }
+    about_owners = {"listing", "export_all", "version", "changed", "add"}
+    assert set(attempts) | about_owners == {name for name in vars(Chats) if not name.startswith("_")}
+    for name, attempt in attempts.items():
+        with pytest.raises(NotFound):
+            pytest.fail(f"{name} gave {attempt()}")
+    assert chats.listing("bob") == chats.listing("bob", "secret") == ()
+    assert list(chats.export_all("bob")) == []
+    assert [(node.id, node.message) for node in chats.snapshot("ann", chat).nodes] == before
+    assert listed(chats, "ann") == ["secret"]
+
+
+def test_a_message_of_another_conversation_is_not_in_this_one(chats: Chats, engine: Puppet) -> None:
+    """Else one's own conversation would be a way to somebody else's messages."""
+    secret = chats.snapshot("ann", talked(chats, engine, "ann", "secret")).nodes[-1].id
+    chat = talked(chats, engine, "bob", "b")
+    for act in (
+        lambda: chats.send("bob", chat, "x", Settings(), after=secret),
+        lambda: chats.retry("bob", chat, secret, Settings()),
+        lambda: chats.edit_answer("bob", chat, secret, "x"),
+        lambda: chats.go_to("bob", chat, secret, 0),
+        lambda: chats.delete_message("bob", chat, secret),
+        lambda: chats.fork("bob", chat, secret),
+    ):
+        with pytest.raises(NotFound):
+            act()
+    assert texts(chats, "bob", chat) == ["b", "B"]
