@@ -149,6 +149,8 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+    from streaming import packing
+
     accelerated = torch.accelerator.is_available()
     where: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     if source.gguf_file:
@@ -160,7 +162,9 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
         precision = _precision(dtype, config if accelerated else None)
         with torch.device("meta"):  # the shapes alone: no memory, no time
             shell: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-        memory.require_memory(source.name, shell.num_parameters(), precision)
+        packs = not accelerated and packing.available(precision)
+        parameters = shell.num_parameters() + (packing.copied(shell) if packs else 0)
+        memory.require_memory(source.name, parameters, precision)
         tokenizer = AutoTokenizer.from_pretrained(source.path, **where)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.path,
@@ -175,6 +179,8 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
         raise ModelError(
             f"{source.name} is not complete: its files lack {len(lost)} weights, {lost[0]} among them. Fetch it again."
         )
+    if packs:
+        packing.pack(model)
     return Model(source.name, model, tokenizer, _context_tokens(config, tokenizer), source.notices)
 
 

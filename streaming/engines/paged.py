@@ -16,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
+from streaming.engines.attention import apart
+
 PAGE_TOKENS = 32  # smaller pages share more of a prompt: of 256 tokens each, 200 are computed again at every turn
 Chooser = Callable[[list[str], torch.Tensor], list[int]]
 
@@ -54,6 +56,7 @@ class PagedBatch:
             auto_switch_to_flash=False,
         )
         self._model = model
+        self._config = model.config.get_text_config(decoder=True)
         self._names: set[str] = set()
         self._choose: Chooser = _best
         self._tokens: list[int] = []
@@ -98,7 +101,8 @@ class PagedBatch:
             if not processor.prepare_next_batch():
                 raise RuntimeError("there was no room to go on with any answer")
             batch = processor.inputs_and_outputs.requests_in_batch
-            processor._generation_step(self._model)
+            with apart(self._config):
+                processor._generation_step(self._model)
             processor.update_batch()
         tokens = iter(self._tokens)
         return [
