@@ -12,6 +12,7 @@ from streaming.errors import InvalidRequest
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[str, ...] = get_args(Role)
+MOST_STOP_CHARACTERS = 20_000  # looking for a million of them takes seconds to prepare, in which nobody is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,10 @@ class Sampling:
         object.__setattr__(self, "stop", tuple(stop))
         if not all(isinstance(text, str) and text for text in stop):
             raise InvalidRequest("A stop string must be a text that is not empty.", "stop")
+        if (characters := sum(map(len, stop))) > MOST_STOP_CHARACTERS:
+            raise InvalidRequest(
+                f"The stop strings have {characters:,} characters: {MOST_STOP_CHARACTERS:,} is the most.", "stop"
+            )
         self._check("max_new_tokens", int, lambda n: n >= 1, "a whole number of at least 1")
         self._check("temperature", float, lambda t: t >= 0, "a number of at least 0 (0 is greedy)")
         self._check("top_p", float, lambda p: 0 < p <= 1, "a number above 0 and up to 1")

@@ -134,7 +134,15 @@ class ChatTemplate:
                 conversation, chat_template=self._template, add_generation_prompt=True, return_dict=False, **kwargs
             )
         # A template is a program by the model's author: besides refusing, it can fail in any way a program can.
-        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (
+            TemplateError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise InvalidRequest(f"The model's chat template refuses this conversation: {error}", "messages") from error
 
     def _adapt(self, messages: Sequence[Message]) -> list[tuple[str, str]]:

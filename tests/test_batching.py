@@ -34,7 +34,7 @@ class Room:
 
     def __init__(self, pages: int = 40, model: Any = None, name: str = "tiny") -> None:
         self.model: Any = model or tiny_model(TOKENIZER)
-        loaded = Model(name, self.model, TOKENIZER, CONTEXT_TOKENS)
+        self.loaded = loaded = Model(name, self.model, TOKENIZER, CONTEXT_TOKENS)
         self.answers = Answers(loaded)
         page = page_bytes(self.model, batching.CHUNK_TOKENS + batching.MAX_ROWS)
         self.batch = BatchLane(loaded, cache_bytes=pages * page)

@@ -122,6 +122,26 @@ def test_a_failure_of_the_batch_leaves_the_other_as_it_was(world: BatchedWorld) 
     assert ask(world.engine, HELLO).wait().text == world.expected(HELLO)
 
 
+def test_what_is_wrong_with_one_who_waits_is_no_concern_of_those_who_are_answered(
+    world: BatchedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its prompt is first looked at between two of their tokens, if it came while the model was loading."""
+    lanes, gate = world.engine._loaded.lanes, Gate()
+    wants = lanes._wants
+
+    def look(request: Any) -> int:
+        return 1 // 0 if "broken" in request.job.messages[-1].content else int(wants(request))
+
+    monkeypatch.setattr(lanes, "_wants", look)
+    running = ask(world.engine, HELLO, LONG, hook=gate)
+    gate.wait()
+    broken = ask(world.engine, "broken")
+    gate.open()
+    assert isinstance(broken.wait().error.__cause__, ZeroDivisionError)
+    assert running.wait().text == world.expected(HELLO, 60)
+    assert ask(world.engine, HELLO).wait().text == world.expected(HELLO)
+
+
 def test_a_stop_in_one_lane_is_none_in_the_other(world: BatchedWorld) -> None:
     gate = Gate()
     holding = ask(world.engine, "Hold", LONG, hook=gate)

@@ -118,6 +118,7 @@ def test_sampling_leaves_everything_to_the_model() -> None:
         {"repetition_penalty": 0.5},
         {"seed": 0},
         {"stop": ["a", " "]},
+        {"stop": [f"stop {number}" for number in range(1_000)]},
         {"chat_template_kwargs": {"enable_thinking": False}},
     ],
 )
@@ -152,6 +153,8 @@ def test_values_at_the_edge_are_taken(valid: dict[str, Any]) -> None:
         ("stop", [1]),
         ("stop", None),
         ("stop", 5),
+        ("stop", "x" * 100_000),  # to be looked for, it keeps the model's thread, and everybody, for a quarter second
+        ("stop", [f"stop {number}" for number in range(10_000)]),
         ("chat_template_kwargs", None),
     ],
 )

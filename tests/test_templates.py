@@ -171,6 +171,15 @@ def test_what_a_template_cannot_do_is_told_in_its_own_words(make: Make) -> None:
     assert raised.value.__cause__ is not None
 
 
+def test_a_template_that_never_ends_is_an_error_in_words(make: Make) -> None:
+    """A text of the user's may drive it there, and it is a program like any other: it has to end as a refusal."""
+    endless = "{% macro again() %}{{ again() }}{% endmacro %}"
+    template = make(endless + "{% if 'x' in messages[0]['content'] %}{{ again() }}{% endif %}" + CHATML)
+    with pytest.raises(InvalidRequest, match="recursion"):
+        render(template, user("x"))
+    assert render(template, user("a"))
+
+
 def test_a_template_that_writes_nothing_is_an_error_and_not_an_empty_prompt(make: Make) -> None:
     """vllm 7283: an empty prompt killed the server."""
     with pytest.raises(InvalidRequest, match="empty prompt"):

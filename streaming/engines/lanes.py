@@ -56,7 +56,7 @@ class Lanes(Generic[Job]):
         for request in waiting:
             try:
                 pages = self._wants(request)
-            except StreamingError:
+            except Exception:  # whatever it is, it is no fault of those who are being answered
                 return request  # to be told so
             if not pages and not self._single_taken:
                 return request
