@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 from streaming.config import Config
 from streaming.engines import open_engine
 from streaming.errors import StreamingError
-from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta
-from streaming.messages import Message, Sampling
+from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta
+from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling
 
 if TYPE_CHECKING:
-    from streaming.streamers import IteratorStreamer, PrintStreamer, StreamCallback, generate_stream
+    from streaming.streamers import BeamStreamer, IteratorStreamer, PrintStreamer, StreamCallback, generate_stream
 
-_NEED_TORCH = {"IteratorStreamer", "PrintStreamer", "StreamCallback", "generate_stream"}
+_NEED_TORCH = {"BeamStreamer", "IteratorStreamer", "PrintStreamer", "StreamCallback", "generate_stream"}
 
 __all__ = [
+    "Assisted",
+    "Beam",
+    "BeamStreamer",
     "Config",
     "Event",
     "Finished",
@@ -25,11 +28,13 @@ __all__ = [
     "Message",
     "Prefill",
     "PrintStreamer",
+    "PromptLookup",
     "Queued",
     "ReasoningDelta",
     "Sampling",
     "StreamCallback",
     "StreamingError",
+    "Tentative",
     "TextDelta",
     "generate_stream",
     "open_engine",

@@ -4,11 +4,12 @@ Knows no model and no thread: one object for one answer, used by whoever produce
 leave out. The deltas joined are the parse of the whole text in one go, however the ids are cut.
 """
 
+import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from streaming.detokenizer import Detokenizer
-from streaming.events import Delta, ReasoningDelta, TextDelta
+from streaming.events import Delta, ReasoningDelta, Tentative, TextDelta
 from streaming.reasoning import Part, ReasoningParser
 from streaming.stops import StopMatcher
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Assembler:
-    """`tokens` counts the ids read, `stopped` is the stop string that ended the answer, if one did.
+    """`tokens` counts the ids read, `accepted` those of them that were guessed, `stopped` is the stop string that ended
+    the answer, if one did.
 
     Raises InvalidRequest for an empty stop.
     """
@@ -28,19 +30,23 @@ class Assembler:
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopMatcher(stops)
         self._reasoning = ReasoningParser(opened=reasoning_opened)
-        self.tokens = 0
+        self.tokens = self.accepted = 0
 
     @property
     def stopped(self) -> str | None:
         return self._stops.stopped
 
-    def add(self, ids: int | list[int]) -> list[Delta]:
-        """The deltas that have become certain, adjacent ones of a kind merged. Ids after a stop are not read."""
+    def add(self, ids: int | list[int], guessed: int = 0) -> list[Delta]:
+        """The deltas that have become certain, adjacent ones of a kind merged. Ids after a stop are not read.
+
+        The first `guessed` of the ids are counted as accepted.
+        """
         parts: list[Part] = []
-        for token_id in [ids] if isinstance(ids, int) else ids:
+        for place, token_id in enumerate([ids] if isinstance(ids, int) else ids):
             if self.stopped is not None:
                 break
             self.tokens += 1
+            self.accepted += place < guessed
             if text := self._stops.add(self._detokenizer.add(token_id)):
                 parts += self._reasoning.add(text)
         return self._deltas(parts)
@@ -51,6 +57,23 @@ class Assembler:
         rest += self._stops.finish()
         return self._deltas(self._reasoning.add(rest) + self._reasoning.finish())
 
+    def preview(self, ids: list[int]) -> Tentative:
+        """What would be added if the answer ended with these ids, which are not read: half stops and half characters
+        that are withheld now are in it."""
+        trial = self._fork()
+        deltas = trial.add(ids) + trial.finish()
+        return Tentative(
+            text="".join(delta.text for delta in deltas if isinstance(delta, TextDelta)),
+            reasoning="".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)),
+        )
+
+    def _fork(self) -> Self:
+        made = copy.copy(self)
+        made._detokenizer = self._detokenizer.fork()
+        made._stops = self._stops.fork()
+        made._reasoning = self._reasoning.fork()
+        return made
+
     def _deltas(self, parts: list[Part]) -> list[Delta]:
         merged: list[Part] = []
         for kind, text in parts:
@@ -59,6 +82,6 @@ class Assembler:
             else:
                 merged.append((kind, text))
         return [
-            ReasoningDelta(text, self.tokens) if kind == "reasoning" else TextDelta(text, self.tokens)
+            (ReasoningDelta if kind == "reasoning" else TextDelta)(text, self.tokens, self.accepted)
             for kind, text in merged
         ]

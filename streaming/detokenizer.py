@@ -4,11 +4,12 @@ The pieces joined are `tokenizer.decode(ids, skip_special_tokens=True, clean_up_
 Knows no model, no stop strings and no prompt. One object for one text, used by one thread at a time.
 """
 
+import copy
 import json
 import re
 from codecs import getincrementaldecoder
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
@@ -48,11 +49,19 @@ class Detokenizer:
         """What was withheld: the rest of a character that never came shows as the full decode shows it."""
         return self._reader.finish()
 
+    def fork(self) -> Self:
+        """Another one that goes on from here, so that ids can be tried out."""
+        made = copy.copy(self)
+        made._reader = self._reader.fork()
+        return made
+
 
 class _Reader(Protocol):
     def add(self, token_id: int) -> str: ...
 
     def finish(self) -> str: ...
+
+    def fork(self) -> "_Reader": ...
 
 
 def _reader(tokenizer: "PreTrainedTokenizerBase") -> _Reader:
@@ -107,6 +116,11 @@ class _Bytes:
     def finish(self) -> str:
         return self._utf8.decode(b"", final=True)
 
+    def fork(self) -> Self:
+        made = copy.copy(self)
+        made._utf8 = copy.copy(self._utf8)
+        return made
+
 
 def _bytes(token: str) -> bytes:
     values = _byte_values()
@@ -149,6 +163,11 @@ class _Window:
 
     def finish(self) -> str:
         return self._show(self._decode(self._ids))
+
+    def fork(self) -> Self:
+        made = copy.copy(self)
+        made._ids = self._ids.copy()
+        return made
 
     def _look(self) -> str:
         text = self._decode(self._ids)
@@ -211,6 +230,11 @@ class _TokenWindow(_Window):
         self._run.add(int(byte[1], 16))
         return self._show(self._decode(self._ids)) if self._run.spoilt else ""
 
+    def fork(self) -> Self:
+        made = super().fork()
+        made._run = self._run.fork()
+        return made
+
     def _certain(self, text: str) -> str:
         return text
 
@@ -227,3 +251,8 @@ class _ByteRun:
             self._utf8.decode(bytes([byte]))
         except UnicodeDecodeError:
             self.spoilt = True
+
+    def fork(self) -> Self:
+        made = copy.copy(self)
+        made._utf8 = copy.copy(self._utf8)
+        return made

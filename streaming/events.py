@@ -1,6 +1,7 @@
 """What comes out of an engine: the typed, frozen units of a stream. Page, API, terminal and benchmarks all read these.
 
-An answer is `Queued*, Prefill*, (ReasoningDelta | TextDelta)*, Finished`, or it ends in one raised StreamingError.
+An answer is `Queued*, Prefill*, (ReasoningDelta | TextDelta | Tentative)*, Finished`, or it ends in one raised
+StreamingError. The deltas alone are the answer.
 Positions count from 1, durations are seconds, everything else counts tokens.
 """
 
@@ -28,29 +29,47 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of the answer. `tokens` counts all completion tokens up to here, those of the reasoning included."""
+    """More of the answer. `tokens` counts all completion tokens up to here, those of the reasoning included, and
+    `accepted` those of them that had been guessed: what one step has made is one delta, or two where a thought ends."""
 
     text: str
     tokens: int = field(default=0, compare=False)
+    accepted: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what the model thinks before it answers. `tokens` as in TextDelta."""
+    """More of what the model thinks before it answers. `tokens` and `accepted` as in TextDelta."""
 
     text: str
     tokens: int = field(default=0, compare=False)
+    accepted: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tentative:
+    """How the best beam goes on after all deltas so far, which another may still overtake: first `reasoning`, then
+    `text`. It stands until the next delta, the next Tentative (an empty one takes it back), or the end."""
+
+    text: str = ""
+    reasoning: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.reasoning)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one answer. `cached_tokens` of the prompt were not computed again; whole oldest messages may have
-    been left out so that the rest fits the context (`dropped_messages`)."""
+    been left out so that the rest fits the context (`dropped_messages`). Under speculation `proposed_tokens` were
+    guessed, and `accepted_tokens` of the completion were among them."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     dropped_messages: int = 0
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +92,4 @@ class Finished:
 
 
 Delta = TextDelta | ReasoningDelta
-Event = Queued | Prefill | TextDelta | ReasoningDelta | Finished
+Event = Queued | Prefill | TextDelta | ReasoningDelta | Tentative | Finished

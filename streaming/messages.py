@@ -4,8 +4,8 @@ Knows no tokenizer, no template and no model, so it can say what is malformed bu
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from streaming.errors import InvalidRequest
@@ -82,12 +82,103 @@ def check_messages(messages: Sequence[Message]) -> None:
         raise InvalidRequest("There is nothing to answer: the last user message is empty.", "messages")
 
 
+def _check_number(owner: object, name: str, kind: type, valid: Callable[[Any], bool], wanted: str) -> None:
+    """Raise InvalidRequest unless the field is a number of this kind that is `valid`."""
+    value = getattr(owner, name)
+    number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    if not number or (isinstance(value, float) and not math.isfinite(value)) or not valid(value):
+        raise InvalidRequest(f"{name} is {value!r}: it must be {wanted}.", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """Follow the `num_beams` most probable texts at once, and answer with the best of them (beam search).
+
+    A text's score is its log-probability by the power `length_penalty` of its length: above 0 it favours long answers,
+    below 0 short ones. `early_stopping`: True ends with as many finished texts as there are beams, False when a better
+    one has become unlikely, "never" when it has become impossible.
+    """
+
+    num_beams: int = 4
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        _check_number(self, "num_beams", int, lambda n: 2 <= n <= MOST_BEAMS, f"a whole number from 2 to {MOST_BEAMS}")
+        _check_number(self, "length_penalty", float, lambda p: abs(p) <= 10, "a number from -10 to 10")
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            raise InvalidRequest(
+                f"early_stopping is {self.early_stopping!r}: it must be true, false or 'never'.", "early_stopping"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLookup:
+    """Guess up to `num_tokens` at a time from what followed the same words before; the model accepts or rejects them.
+
+    The answer is the same as without, and comes sooner where it repeats its prompt.
+    """
+
+    num_tokens: int = 5
+
+    def __post_init__(self) -> None:
+        _check_number(self, "num_tokens", int, lambda n: 1 <= n <= MOST_GUESSES, f"a whole number to {MOST_GUESSES}")
+
+
+@dataclass(frozen=True, slots=True)
+class Assisted:
+    """Let the small `model` guess a few tokens at a time, which the large one accepts or rejects. The answer is the
+    same as without."""
+
+    model: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model.strip():
+            raise InvalidRequest("An assisted answer needs the name of the model that guesses.", "model")
+
+
+Strategy = Beam | PromptLookup | Assisted
+STRATEGIES: Mapping[str, type[Strategy]] = {"beam": Beam, "prompt_lookup": PromptLookup, "assisted": Assisted}
+MOST_BEAMS = 8  # each has a cache of its own
+MOST_GUESSES = 32  # all are computed, whether they are accepted or not
+
+
+def strategy_from_dict(raw: object) -> Strategy:
+    """A strategy from plain JSON, by its name: `{"beam": {"num_beams": 4}}`. Its settings may be left out."""
+    if not isinstance(raw, Mapping) or len(raw) != 1:
+        raise InvalidRequest(
+            f"strategy must be one of {', '.join(STRATEGIES)} with its settings, as in {{'beam': {{'num_beams': 4}}}}.",
+            "strategy",
+        )
+    name, settings = next(iter(raw.items()))
+    if name not in STRATEGIES:
+        raise InvalidRequest(f"There is no strategy {name!r}: it must be one of {', '.join(STRATEGIES)}.", "strategy")
+    kind = STRATEGIES[name]
+    if not isinstance(settings, Mapping):
+        raise InvalidRequest(f"The settings of the strategy {name!r} must map names to values.", "strategy")
+    known = {item.name for item in fields(kind)}
+    for setting in settings:
+        if setting not in known:
+            raise InvalidRequest(f"The strategy {name!r} has no setting {setting!r}.", "strategy")
+    try:
+        return kind(**settings)
+    except TypeError as error:
+        raise InvalidRequest(f"The strategy {name!r} needs {', '.join(known)}.", "strategy") from error
+
+
+def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
+    """What `strategy_from_dict` reads."""
+    name = next(name for name, kind in STRATEGIES.items() if isinstance(strategy, kind))
+    return {name: asdict(strategy)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How an answer is drawn. None leaves a choice to the model's own generation config; `temperature=0` is greedy.
 
     `max_new_tokens` and `top_k` count tokens, `seed` makes sampling repeatable, `stop` are strings that end the text
-    (and are not part of it). `chat_template_kwargs` reach the chat template, as in `{"enable_thinking": False}`.
+    (and are not part of it). `chat_template_kwargs` reach the chat template, as in `{"enable_thinking": False}`. With
+    a `strategy` tokens are not made one by one, but by Beam search, or guessed by PromptLookup or an Assisted model.
     """
 
     max_new_tokens: int | None = None
@@ -99,6 +190,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    strategy: Strategy | None = None
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -120,14 +212,12 @@ class Sampling:
         self._check("seed", int, lambda s: 0 <= s < 2**63, "a whole number of at least 0")
         if not isinstance(self.chat_template_kwargs, Mapping):
             raise InvalidRequest("chat_template_kwargs must map names to values.", "chat_template_kwargs")
+        if self.strategy is not None and not isinstance(self.strategy, Strategy):
+            raise InvalidRequest("strategy must be a Beam, a PromptLookup or an Assisted.", "strategy")
 
-    def _check(self, name: str, kind: type, valid: Any, wanted: str) -> None:
-        value = getattr(self, name)
-        if value is None:
-            return
-        number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-        if not number or (isinstance(value, float) and not math.isfinite(value)) or not valid(value):
-            raise InvalidRequest(f"{name} is {value!r}: it must be {wanted}.", name)
+    def _check(self, name: str, kind: type, valid: Callable[[Any], bool], wanted: str) -> None:
+        if getattr(self, name) is not None:
+            _check_number(self, name, kind, valid, wanted)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
@@ -136,4 +226,5 @@ class Sampling:
         for name in raw:
             if name not in known:
                 raise InvalidRequest(f"There is no sampling setting {name!r}.", name)
-        return cls(**raw)
+        strategy = raw.get("strategy")
+        return cls(**{**raw, "strategy": None if strategy is None else strategy_from_dict(strategy)})

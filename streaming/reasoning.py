@@ -4,8 +4,9 @@ Withholds only white space and a half tag that may belong to a block's edge. Kno
 One object for one text, one thread. The cost is linear in the text, whatever it holds.
 """
 
+import copy
 from enum import Enum, auto
-from typing import Literal
+from typing import Literal, Self
 
 Kind = Literal["reasoning", "text"]
 Part = tuple[Kind, str]
@@ -60,6 +61,12 @@ class ReasoningParser:
         self._tag = ""
         kind: Kind = "reasoning" if self._place is _Place.INSIDE else "text"
         return [(kind, rest)] if rest else []
+
+    def fork(self) -> Self:
+        """Another one that goes on from here."""
+        made = copy.copy(self)
+        made._space = self._space.copy()
+        return made
 
     def _read_beginning(self, text: str) -> str:
         """Decide whether a block opens; returns what comes after the decision."""

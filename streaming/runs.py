@@ -12,7 +12,7 @@ from typing import Literal
 
 from streaming.engines.base import Generation, Item
 from streaming.errors import StreamingError
-from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta
+from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta
 from streaming.messages import Message
 from streaming.waiters import Waiters, wake
 
@@ -27,6 +27,7 @@ class View:
     phase: Phase
     text: str
     reasoning: str
+    tentative: Tentative  # what may still change
     queued: Queued | None
     prefill: Prefill | None
     tokens: int
@@ -62,6 +63,7 @@ class Run:
         self._record: list[Item] = [*map(ReasoningDelta, self._reasoning), *map(TextDelta, self._text)]
         self._waiters = Waiters()
         self._phase: Phase = "queued"
+        self._tentative = Tentative()
         self._queued: Queued | None = None
         self._prefill: Prefill | None = None
         self._tokens = self._first_tokens = 0
@@ -136,17 +138,22 @@ class Run:
                 self._queued = item
             case Prefill():
                 self._phase, self._prefill = "prefill", item
+            case Tentative():
+                self._tentative = item
             case ReasoningDelta():
                 self._phase = "thinking"
+                self._tentative = Tentative()
                 self._reasoning.append(item.text)
                 self._thinking_since = self._thinking_since or now
                 self._count(item.tokens, now)
             case TextDelta():
                 self._close_thought(now)
                 self._phase = "answering"
+                self._tentative = Tentative()
                 self._text.append(item.text)
                 self._count(item.tokens, now)
             case _:
+                self._tentative = Tentative()
                 self._close_thought(now)
                 self._outcome = item
 
@@ -169,6 +176,7 @@ class Run:
             phase=self._phase,
             text="".join(self._text),
             reasoning="".join(self._reasoning),
+            tentative=self._tentative,
             queued=self._queued,
             prefill=self._prefill,
             tokens=self._tokens,

@@ -3,8 +3,10 @@
 Withholds only the longest end of the text that can begin a stop. Knows no tokens. One object for one text, one thread.
 """
 
+import copy
 from collections import deque
 from collections.abc import Sequence
+from typing import Self
 
 from streaming.errors import InvalidRequest
 
@@ -48,6 +50,10 @@ class StopMatcher:
         """What was withheld because it could have begun a stop, and did not."""
         state, self._state = self._state, self._root
         return state.text[: state.depth]
+
+    def fork(self) -> Self:
+        """Another one that goes on from here; the automaton, which never changes, is shared."""
+        return copy.copy(self)
 
 
 class _State:

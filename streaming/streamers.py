@@ -14,6 +14,7 @@ from typing import Any, Protocol, TextIO
 import torch
 from transformers import GenerationMixin, PreTrainedTokenizerBase, StoppingCriteria
 
+from streaming.beams import BeamSearch
 from streaming.detokenizer import Detokenizer
 
 
@@ -125,6 +126,53 @@ class IteratorStreamer(_TextStreamer):
         self._texts.put(None)
 
 
+class BeamStreamer(IteratorStreamer):
+    """Iterates over the text on which all beams of a `generate(num_beams=...)` agree: it never changes any more.
+
+    `generate` takes no streamer with beams: hand this over as `custom_generate`. After each piece, which may be empty,
+    `tentative` is how the best beam goes on, which another one may still overtake. For one prompt; beams in groups or
+    under constraints are refused (ValueError).
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, timeout: float | None = None) -> None:
+        super().__init__(tokenizer, skip_prompt=False, timeout=timeout)
+        self._tails: SimpleQueue[str] = SimpleQueue()  # one for each text
+        self._tail = ""
+        self.tentative = ""
+
+    def __call__(self, model: Any, input_ids: torch.Tensor, **settings: Any) -> Any:
+        """What `generate` calls to run its decoding loop. Ends within one step of a `cancel`."""
+        if self._ended:
+            raise RuntimeError("This streamer has ended: make a new one for each call of generate.")
+        made = BeamSearch(self._step)(model, input_ids, **settings)
+        self.end()
+        return made
+
+    def _step(self, settled: list[int], leading: list[int]) -> bool:
+        if self._cancelled.is_set():
+            return True
+        text = self._detokenizer.add(settled)
+        trial = self._detokenizer.fork()
+        tail = trial.add(leading) + trial.finish() if leading else ""
+        if text or tail != self._tail:
+            self._tail = tail
+            self._write(text)
+        return False
+
+    def end(self) -> None:
+        self._tail = ""
+        super().end()
+
+    def _write(self, text: str) -> None:
+        self._tails.put(self._tail)
+        super()._write(text)
+
+    def _next_text(self) -> str | None:
+        text = super()._next_text()
+        self.tentative = "" if text is None else self._tails.get()
+        return text
+
+
 class PrintStreamer(_TextStreamer):
     """Prints the text as it comes, to the terminal or to `file`, and a newline at the end."""
 
@@ -179,17 +227,21 @@ def generate_stream(
     The exception that `generate` raises is raised by the iteration, or on leaving if that was not reached. Leaving the
     block stops the model within one step and joins its thread: never do that on an event loop. A `streamer` of your
     own gets the same ids beside this one; `stopping_criteria` and all the rest go to `generate` as they are. Settings
-    that torch keeps for each thread, such as autocast, do not reach it.
+    that torch keeps for each thread, such as autocast, do not reach it. With several beams it is a BeamStreamer.
     """
-    texts = IteratorStreamer(tokenizer)
-    other: Streamer | None = generate_kwargs.pop("streamer", None)
-    streamer = texts if other is None else _Both(texts, other)
+    texts: IteratorStreamer
+    if _num_beams(model, generate_kwargs) > 1 and not {"streamer", "custom_generate"} & generate_kwargs.keys():
+        texts = generate_kwargs["custom_generate"] = BeamStreamer(tokenizer)
+    else:
+        texts = IteratorStreamer(tokenizer)
+        other: Streamer | None = generate_kwargs.pop("streamer", None)
+        generate_kwargs["streamer"] = texts if other is None else _Both(texts, other)
     if _needs_tokenizer(model, generate_kwargs):
         generate_kwargs.setdefault("tokenizer", tokenizer)
 
     def generate() -> None:
         try:
-            model.generate(**generate_kwargs, streamer=streamer)
+            model.generate(**generate_kwargs)
             texts.end()
         except GenerationCancelled:
             texts.end()
@@ -239,3 +291,10 @@ def _needs_tokenizer(model: GenerationMixin, kwargs: dict[str, Any]) -> bool:
     own = getattr(model, "generation_config", None)
     named = {"stop_strings", "token_healing", "assistant_tokenizer", "generation_config"} & kwargs.keys()
     return bool(named) or bool(getattr(own, "stop_strings", None))
+
+
+def _num_beams(model: GenerationMixin, kwargs: dict[str, Any]) -> int:
+    """Of the first who says: the call, the config that goes with it, the model's own."""
+    configs = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
+    said = (kwargs.get("num_beams"), *(getattr(config, "num_beams", None) for config in configs))
+    return next((beams for beams in said if beams), 1)

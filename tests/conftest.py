@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from streaming import models
 
-settings.register_profile("project", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure.
+settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
 

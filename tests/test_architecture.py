@@ -14,13 +14,14 @@ ROOT = Path(__file__).parents[1]
 # From the ground up. A module may import what stands on a lower line, and never its neighbours on the same one.
 LAYERS = (
     "errors",
-    "messages events",
-    "config detokenizer stops reasoning templates disk passwords search waiters",
+    "messages events standin",
+    "config detokenizer stops reasoning templates disk passwords search waiters beams",
     "starter hub memory packing conversation news",
     "models listing",
     "assembler streamers",
     "engines.base engines.script engines.stopwatch engines.decoding engines.prefixes engines.sampler engines.attention",
     "engines.queue engines.answers engines.paged",
+    "engines.strategies",
     "engines.worker engines.generate",
     "engines.batching",
     "engines.lanes",

@@ -33,7 +33,10 @@ def texts(deltas: list[Delta]) -> tuple[str, str]:
 def test_deltas_joined_are_the_parse_of_the_full_decode_cut_at_the_stop(
     kind: str, words: list[str | int], stops: list[str], opened: bool, random: Random
 ) -> None:
-    """For every kind of tokenizer and ids cut anywhere; some words are random ids, which make invalid bytes."""
+    """For every kind of tokenizer and ids cut anywhere; some words are random ids, which make invalid bytes.
+
+    So is what a preview of the rest adds to them at any time; and it changes nothing.
+    """
     tokenizer = made(kind)
     ids: list[int] = []
     for word in words:
@@ -42,6 +45,11 @@ def test_deltas_joined_are_the_parse_of_the_full_decode_cut_at_the_stop(
     assembler = Assembler(tokenizer, stops=stops, reasoning_opened=opened)
     deltas: list[Delta] = []
     for piece in random_pieces(ids, random):
+        trial = assembler.preview(ids[assembler.tokens :])
+        said = texts(deltas)
+        assert (said[0] + trial.reasoning, said[1] + trial.text) == split(
+            cut(full_decode(tokenizer, ids), stops)[0], opened
+        )
         new = assembler.add(piece)
         assert len(new) <= 2, "adjacent deltas of a kind are one"
         assert all(delta.text and delta.tokens == assembler.tokens for delta in new)
@@ -64,6 +72,15 @@ def test_tokens_count_the_ids_up_to_the_stop() -> None:
     assert assembler.add(ids) == []
     assert assembler.finish() == []
     assert assembler.stopped == "lazy"
+
+
+def test_guesses_are_counted_up_to_the_stop() -> None:
+    tokenizer = tokenizers.word_level()
+    ids = tokenizer("Hi there lazy dog. The", add_special_tokens=False)["input_ids"]
+    assembler = Assembler(tokenizer, stops=["dog."])
+    accepted = [delta.accepted for delta in assembler.add(ids[:2], guessed=1) + assembler.add(ids[2:], guessed=2)]
+    assert accepted == [1, 3]
+    assert (assembler.tokens, assembler.accepted) == (4, 3)
 
 
 def test_a_stop_ends_reasoning_too_and_what_waited_before_it_is_kept() -> None:

@@ -6,7 +6,7 @@ import pytest
 from transformers import GenerationConfig
 
 from streaming.engines.decoding import request_config
-from streaming.messages import Sampling
+from streaming.messages import Beam, PromptLookup, Sampling
 
 MAKERS = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.1}
 
@@ -73,6 +73,16 @@ def test_what_a_stream_cannot_have_is_left_out() -> None:
     made = config(Sampling(), num_beams=4, num_return_sequences=2, stop_strings=["x"], cache_implementation="static")
     names = ("num_beams", "num_return_sequences", "stop_strings", "cache_implementation")
     assert settings(made, *names) == (1, 1, None, None)
+
+
+def test_how_tokens_are_found_is_for_the_request_to_say() -> None:
+    """Whatever the makers have set: beams that nobody asked for, or an assistant that is not here."""
+    makers = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "prompt_lookup_num_tokens": 3}
+    names = (*makers, "num_beam_groups", "force_words_ids")
+    assert settings(config(Sampling(), **makers, force_words_ids=[[1]]), *names) == (1, *[None] * 5)
+    made = config(Sampling(strategy=Beam(3, -1)), **makers, num_beam_groups=2)
+    assert settings(made, *names) == (3, -1.0, False, None, None, None)
+    assert settings(config(Sampling(strategy=PromptLookup(7)), **makers), *names) == (1, None, None, 7, None, None)
 
 
 def test_the_makers_config_is_not_touched() -> None:

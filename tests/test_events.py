@@ -5,18 +5,30 @@ from typing import get_args
 
 import pytest
 
-from streaming.events import Delta, Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta, Timings, Usage
+from streaming.events import (
+    Delta,
+    Event,
+    Finished,
+    Prefill,
+    Queued,
+    ReasoningDelta,
+    Tentative,
+    TextDelta,
+    Timings,
+    Usage,
+)
 
 ONE_OF_EACH: tuple[Event, ...] = (
     Queued(2, "Loading the model"),
     Prefill(512, 1_024),
     ReasoningDelta("Hm.", tokens=2),
     TextDelta("Yes.", tokens=4),
+    Tentative("But", "no"),
     Finished("stop", Usage(completion_tokens=4), Timings(ttft_s=0.1), stopped_by="END"),
 )
 
 
-def test_an_event_is_one_of_five() -> None:
+def test_an_event_is_one_of_six() -> None:
     assert {type(event) for event in ONE_OF_EACH} == set(get_args(Event))
     assert set(get_args(Delta)) < set(get_args(Event))
 
@@ -37,3 +49,9 @@ def test_how_many_tokens_a_text_took_does_not_make_it_another_text() -> None:
 
 def test_an_answer_can_end_without_figures() -> None:
     assert Finished("cancelled") == Finished("cancelled", Usage(0, 0, 0, 0), Timings(0.0, 0.0, 0.0), None)
+
+
+def test_an_empty_tentative_text_is_none() -> None:
+    assert not Tentative()
+    assert Tentative(" ")
+    assert Tentative(reasoning="a")

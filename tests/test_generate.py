@@ -20,19 +20,15 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation.streamers import BaseStreamer
 
 from streaming.engines import generate
-from streaming.engines.answers import Answers
 from streaming.engines.base import Generation, Item
-from streaming.engines.generate import GenerateLane, explained
+from streaming.engines.generate import explained
 from streaming.engines.stopwatch import Stopwatch
-from streaming.events import Finished, Prefill, TextDelta
+from streaming.events import Finished, Prefill
 from streaming.messages import Sampling
-from streaming.models import Model
 from streaming.templates import Prompt
+from tests.lane import IDS, TOKENIZER, Lane, answer, decoded, lane_of, plainly, text_of
 from tests.tiny import CONTEXT_TOKENS, tiny_model
 from tests.tokenizers import byte_level_bpe
-
-IDS = list(range(10, 60))
-TOKENIZER = byte_level_bpe()
 
 
 @pytest.fixture
@@ -44,49 +40,6 @@ def model() -> LlamaForCausalLM:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "CHUNK_TOKENS", 8)
     monkeypatch.setattr(generate, "SMALL_CHUNK_TOKENS", 4)
-
-
-class Lane(GenerateLane):
-    """A lane with all that it needs to be asked."""
-
-    def __init__(self, model: Any, tokenizer: Any, cache_bytes: int = 0) -> None:
-        loaded = Model("tiny", model, tokenizer, CONTEXT_TOKENS)
-        self.answers = Answers(loaded)
-        super().__init__(loaded, self.answers, cache_bytes=cache_bytes)
-
-
-def lane_of(model: Any, tokenizer: Any = TOKENIZER) -> Lane:
-    return Lane(model, tokenizer)
-
-
-def answer(lane: Lane, ids: list[int] = IDS, **settings: Any) -> list[Item]:
-    """The events of an answer to these ids, greedy by default."""
-    settings = {
-        "max_new_tokens": 12,
-        "generation": Generation(),
-        "stops": (),
-        "sampling": Sampling(temperature=0),
-    } | settings
-    prompt, sampling = Prompt(ids, 0, False), settings.pop("sampling")
-    seen: list[Item] = []
-    settings["generation"].subscribe(seen.append)
-    lane.answer(lane.answers.open(prompt, sampling, stopwatch=Stopwatch(0.0), **settings))
-    return seen
-
-
-def text_of(items: list[Item]) -> str:
-    return "".join(item.text for item in items if isinstance(item, TextDelta))
-
-
-def plainly(model: LlamaForCausalLM, max_new_tokens: int = 12, **settings: Any) -> list[int]:
-    """The ids that plain `generate` gives, the prompt's left out."""
-    ids = torch.tensor([IDS])
-    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, **settings)
-    return made[0, len(IDS) :].tolist()
-
-
-def decoded(ids: list[int]) -> str:
-    return TOKENIZER.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 # -- hooks of the library

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from streaming.errors import InvalidRequest
-from streaming.messages import Message, Sampling, check_messages
+from streaming.messages import (
+    Assisted,
+    Beam,
+    Message,
+    PromptLookup,
+    Sampling,
+    Strategy,
+    check_messages,
+    strategy_from_dict,
+    strategy_to_dict,
+)
 
 
 def test_a_message_is_a_value() -> None:
@@ -173,3 +183,66 @@ def test_a_misspelt_setting_is_never_swallowed() -> None:
     with pytest.raises(InvalidRequest, match="'temperatur'") as refused:
         Sampling.from_dict({"temperatur": 1})
     assert refused.value.field == "temperatur"
+
+
+@pytest.mark.parametrize(
+    ("raw", "strategy"),
+    [
+        ({"beam": {}}, Beam(4, 1.0, False)),
+        ({"beam": {"num_beams": 2, "length_penalty": -1, "early_stopping": "never"}}, Beam(2, -1, "never")),
+        ({"prompt_lookup": {"num_tokens": 10}}, PromptLookup(10)),
+        ({"assisted": {"model": "starter"}}, Assisted("starter")),
+    ],
+)
+def test_a_strategy_has_a_form_in_plain_json(raw: dict[str, Any], strategy: Strategy) -> None:
+    assert Sampling.from_dict({"strategy": raw}) == Sampling(strategy=strategy)
+    assert strategy_from_dict(strategy_to_dict(strategy)) == strategy
+
+
+def test_no_strategy() -> None:
+    assert Sampling.from_dict({"strategy": None}) == Sampling()
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("beam", "one of beam, prompt_lookup, assisted"),
+        ({}, "one of beam"),
+        ({"beam": {}, "prompt_lookup": {}}, "one of beam"),
+        ({"beams": {}}, "no strategy 'beams'"),
+        ({"beam": 4}, "must map names"),
+        ({"beam": {"num_beam_groups": 2}}, "no setting 'num_beam_groups'"),
+        ({"assisted": {}}, "needs model"),
+        ({"assisted": {"model": " "}}, "name of the model"),
+    ],
+)
+def test_a_strategy_in_another_form_is_refused(raw: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        Sampling.from_dict({"strategy": raw})
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (Beam, "num_beams", 1),
+        (Beam, "num_beams", 9),
+        (Beam, "num_beams", 2.0),
+        (Beam, "num_beams", None),
+        (Beam, "length_penalty", math.inf),
+        (Beam, "length_penalty", 11),
+        (Beam, "early_stopping", "always"),
+        (Beam, "early_stopping", 1),
+        (PromptLookup, "num_tokens", 0),
+        (PromptLookup, "num_tokens", 33),
+        (Assisted, "model", 7),
+    ],
+)
+def test_a_wrong_setting_of_a_strategy_is_refused_by_its_name(kind: Any, field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        kind(**{field: value})
+    assert refused.value.field == field
+
+
+def test_a_strategy_is_one_of_three() -> None:
+    with pytest.raises(InvalidRequest, match="a Beam, a PromptLookup or an Assisted"):
+        Sampling(strategy={"beam": {}})  # type: ignore[arg-type]

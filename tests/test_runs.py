@@ -7,7 +7,7 @@ import pytest
 
 from streaming.engines.base import Generation
 from streaming.errors import GenerationFailed
-from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta
+from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta
 from streaming.runs import Run, View
 
 ANSWER: list[Event] = [
@@ -50,6 +50,25 @@ def test_viewers_who_come_early_late_and_in_the_middle_see_the_same() -> None:
         feeder.join()
 
     asyncio.run(watch())
+
+
+def test_what_is_tentative_stands_until_there_is_news() -> None:
+    generation = Generation()
+    run, _ = started(generation)
+    seen = []
+    for event in (Tentative("a", "b"), TextDelta("c"), Tentative("d"), Tentative(), Tentative("e"), Finished("stop")):
+        generation.emit(event)
+        view = run.view()
+        seen.append((view.text, view.tentative))
+    none = Tentative()
+    assert seen == [
+        ("", Tentative("a", "b")),
+        ("c", none),
+        ("c", Tentative("d")),
+        ("c", none),
+        ("c", Tentative("e")),
+        ("c", none),
+    ]
 
 
 def test_the_view_tells_what_the_page_shows() -> None:

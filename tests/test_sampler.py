@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
 from streaming.engines import sampler
 from streaming.engines.decoding import request_config
 from streaming.engines.sampler import Draw, beyond, pick_all
-from streaming.messages import Sampling
+from streaming.messages import Beam, PromptLookup, Sampling
 
 WIDTH = 60
 
@@ -133,6 +133,9 @@ def config_of(sampling: Sampling, **makers: Any) -> GenerationConfig:
         (Sampling(), {"no_repeat_ngram_size": 3, "do_sample": True}, ["no_repeat_ngram_size"]),
         (Sampling(), {"suppress_tokens": [5]}, ["suppress_tokens"]),
         (Sampling(), {"min_new_tokens": 5}, ["min_new_tokens"]),
+        (Sampling(), {"num_beams": 4, "early_stopping": True}, []),  # nobody has asked for them
+        (Sampling(strategy=Beam(2)), {}, ["num_beams"]),
+        (Sampling(strategy=PromptLookup()), {}, ["prompt_lookup_num_tokens"]),
         (Sampling(temperature=1), {"typical_p": 0.5}, ["typical_p"]),
         (Sampling(temperature=0), {"typical_p": 0.5}, []),  # has no effect then
     ],

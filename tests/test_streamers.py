@@ -7,9 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
-from streaming.streamers import GenerationCancelled, IteratorStreamer, PrintStreamer, StreamCallback, generate_stream
+from streaming.streamers import (
+    BeamStreamer,
+    GenerationCancelled,
+    IteratorStreamer,
+    PrintStreamer,
+    StreamCallback,
+    generate_stream,
+)
 from tests import tokenizers
 from tests.tiny import tiny_model
 
@@ -347,3 +360,62 @@ def test_a_callback_leaves_by_its_exception_and_serves_one_generate(
     model.generate(**inputs, max_new_tokens=3, stopping_criteria=[callback])
     with pytest.raises(RuntimeError, match="one call of generate"):
         model.generate(**inputs, max_new_tokens=3, stopping_criteria=[callback])
+
+
+# -- beams
+
+
+@pytest.mark.parametrize("said_by", ["the call", "a config", "the model"])
+def test_beams_stream_what_they_agree_on(tokenizer: PreTrainedTokenizerFast, inputs: Any, said_by: str) -> None:
+    """generate refuses a streamer with beams; the text is the one that it gives without."""
+    model = tiny_model(tokenizer)
+    config = GenerationConfig(num_beams=4, max_new_tokens=12, eos_token_id=tokenizer.eos_token_id, pad_token_id=0)
+    expected = decoded(tokenizer, answer_ids(model, inputs, num_beams=4, max_new_tokens=12))
+    how: dict[str, Any] = {"num_beams": 4, "max_new_tokens": 12}
+    if said_by == "a config":
+        how = {"generation_config": config}
+    elif said_by == "the model":
+        model.generation_config = config
+        how = {}
+    tails = []
+    with generate_stream(model, tokenizer, **inputs, **how) as texts:
+        pieces = []
+        for piece in texts:
+            pieces.append(piece)
+            assert isinstance(texts, BeamStreamer)
+            tails.append((len("".join(pieces)), texts.tentative))
+    assert "".join(pieces) == expected
+    assert tails[-1] == (len(expected), "")
+    assert any(expected[place:].startswith(tail) for place, tail in tails if tail), "the winner led at some time"
+
+
+def test_a_beam_streamer_around_a_call_of_ones_own(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, inputs: Any
+) -> None:
+    """All of what generate can return is returned, and the best of several sequences is the one that is streamed."""
+    how: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 12, "output_scores": True}
+    beams = BeamStreamer(tokenizer)
+    made = model.generate(**inputs, **how, custom_generate=beams, return_dict_in_generate=True)
+    best = made.sequences[0, inputs["input_ids"].shape[1] :].tolist()
+    assert "".join(beams) == decoded(tokenizer, best)
+    assert made.sequences.shape[0] == len(made.sequences_scores) == 2
+    with pytest.raises(RuntimeError, match="has ended"):
+        model.generate(**inputs, **how, custom_generate=beams)
+
+
+def test_leaving_ends_beams_within_a_step(tokenizer: PreTrainedTokenizerFast, inputs: Any) -> None:
+    model = tiny_model(tokenizer)
+    steps: list[int] = []
+    model.lm_head.register_forward_pre_hook(lambda *_: steps.append(1))
+    with generate_stream(model, tokenizer, **inputs, num_beams=2, max_new_tokens=400) as texts:
+        next(texts)
+    assert len(steps) < 300
+    assert list(texts) == []
+
+
+def test_beams_in_groups_are_refused(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, inputs: Any) -> None:
+    with (
+        pytest.raises(ValueError, match="groups"),
+        generate_stream(model, tokenizer, **inputs, max_new_tokens=4, num_beams=4, num_beam_groups=2) as texts,
+    ):
+        list(texts)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from streaming.conversation import Node
 from streaming.engines.base import Status
-from streaming.events import Finished, Prefill, Queued, Timings, Usage
+from streaming.events import Finished, Prefill, Queued, Tentative, Timings, Usage
 from streaming.messages import Message
 from streaming.runs import View
 from streaming.ui import view
 
 READY = Status("ready", "tiny", context_tokens=8192)
-NOW = View(1, "queued", "", "", None, None, 0, None, 0.0, 0.0, None, None)
+NOW = View(1, "queued", "", "", Tentative(), None, None, 0, None, 0.0, 0.0, None, None)
 QUESTION = Node("q", None, Message("user", "  indented\n\ttext"), 0.0)
 DONE = Finished("stop", Usage(100, 0, 20, 0), Timings(0.0, 0.25, 40.0))
 

@@ -6,6 +6,7 @@ reads `ids` and `config`, tells what it has read of the prompt and which ids cam
 
 import copy
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from transformers import GenerationConfig
@@ -14,14 +15,15 @@ from streaming.assembler import Assembler
 from streaming.engines.base import Generation
 from streaming.engines.decoding import request_config
 from streaming.engines.stopwatch import Stopwatch
-from streaming.events import Delta, Finished, FinishReason, Prefill, Usage
+from streaming.events import Delta, Finished, FinishReason, Prefill, Tentative, Usage
 from streaming.messages import Sampling
 from streaming.models import Model
 from streaming.templates import Prompt
 
 
 class Answer:
-    """`config` says how it is drawn and when it ends; `seed` is None where chance is to be fresh each time."""
+    """`config` says how it is drawn and when it ends, `strategy` how its tokens are found; `seed` is None where chance
+    is to be fresh each time."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Answer:
         self.ids = prompt.ids
         self.config = config
         self.seed = sampling.seed
+        self.strategy = sampling.strategy
         self.generation = generation
         self._dropped_messages = prompt.dropped_messages
         self._stops = sampling.stop
@@ -43,6 +46,8 @@ class Answer:
         self._assembler = assembler
         self._stopwatch = stopwatch
         self._eos = False
+        self._proposed_tokens = 0
+        self._tentative = Tentative()
 
     @property
     def max_new_tokens(self) -> int:
@@ -53,16 +58,31 @@ class Answer:
         """The model has read `done` tokens of the prompt, and has said nothing yet."""
         self.generation.emit(Prefill(done, len(self.ids)))
 
-    def read(self, ids: list[int]) -> bool:
-        """More ids have come out of the model. Says whether the answer is over: nothing after that is wanted."""
-        self._stopwatch.tick(len(ids))
-        for index, token_id in enumerate(ids):
-            if token_id in self._eos_ids:
-                self._eos = True
-                ids = ids[:index]
-                break
-        self._emit(self._assembler.add(ids))
+    def read(self, ids: list[int], guessed: int = 0) -> bool:
+        """More ids have come out of the model, the first `guessed` of them proposed by a draft.
+
+        Says whether the answer is over: nothing after that is wanted.
+        """
+        if ids:
+            self._stopwatch.tick(len(ids))
+        said = self._before_end(ids)
+        self._eos = self._eos or len(said) < len(ids)
+        self._emit(self._assembler.add(said, guessed))
         return self.over
+
+    def propose(self, tokens: int) -> None:
+        """A draft has guessed so many tokens for the next step."""
+        self._proposed_tokens += tokens
+
+    def lean(self, ids: list[int]) -> None:
+        """The best of several answers goes on like this, after all that was read. Another may still overtake it."""
+        tentative = self._assembler.preview(self._before_end(ids))
+        if tentative != self._tentative:
+            self.generation.emit(tentative)
+            self._tentative = tentative
+
+    def _before_end(self, ids: list[int]) -> list[int]:
+        return list(takewhile(lambda token_id: token_id not in self._eos_ids, ids))
 
     @property
     def over(self) -> bool:
@@ -73,6 +93,9 @@ class Answer:
     def flush(self) -> None:
         """Hand out what was withheld, whether the answer has ended well or not."""
         self._emit(self._assembler.finish())
+        if self._tentative:
+            self._tentative = Tentative()
+            self.generation.emit(self._tentative)
 
     def finish(self, cached_tokens: int) -> None:
         """End, after a `flush`. `cached_tokens` of the prompt did not have to be computed."""
@@ -82,6 +105,8 @@ class Answer:
             cached_tokens=cached_tokens,
             completion_tokens=self._assembler.tokens,
             dropped_messages=self._dropped_messages,
+            proposed_tokens=self._proposed_tokens,
+            accepted_tokens=self._assembler.accepted,
         )
         stopped_by = stopped if stopped in self._stops else None
         self.generation.emit(Finished(self._reason, usage, self._stopwatch.timings(), stopped_by))
@@ -95,6 +120,7 @@ class Answer:
     def _emit(self, deltas: list[Delta]) -> None:
         for delta in deltas:
             self.generation.emit(delta)
+            self._tentative = Tentative()  # a delta takes it back
 
 
 class Answers:

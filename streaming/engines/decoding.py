@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from streaming.messages import Sampling
+from streaming.messages import Beam, PromptLookup, Sampling, Strategy
 
 GREEDY_BELOW = 1e-5  # logits divided by less overflow, and sampling from them is greedy long before
 
@@ -26,9 +26,10 @@ def request_config(
     settings.eos_token_id = eos_ids or None
     if settings.pad_token_id is None and eos_ids:
         settings.pad_token_id = eos_ids[0]
-    # Stop strings are matched on the text, the cache is ours, and a stream has one beam.
+    # Stop strings are matched on the text, the cache is ours, and how tokens are found is for the request to say.
     settings.stop_strings = settings.cache_implementation = settings.prefill_chunk_size = None
-    settings.num_beams = settings.num_return_sequences = 1
+    settings.num_return_sequences = 1
+    _search(settings, sampling.strategy)
     if sampling.repetition_penalty is not None:
         settings.repetition_penalty = float(sampling.repetition_penalty)
     if sampling.temperature is not None and sampling.temperature < GREEDY_BELOW:
@@ -41,6 +42,19 @@ def request_config(
         settings.temperature = settings.top_p = settings.top_k = settings.min_p = None
         settings.typical_p = settings.epsilon_cutoff = settings.eta_cutoff = None
     return config
+
+
+def _search(settings: Any, strategy: Strategy | None) -> None:
+    settings.num_beams, settings.prompt_lookup_num_tokens = 1, None
+    settings.length_penalty, settings.early_stopping = None, None  # the library warns of what has no effect
+    settings.num_beam_groups = settings.diversity_penalty = settings.constraints = settings.force_words_ids = None
+    settings.assistant_early_exit = settings.use_mtp = settings.speculation_type = None
+    match strategy:
+        case Beam(num_beams, length_penalty, early_stopping):
+            settings.num_beams = num_beams
+            settings.length_penalty, settings.early_stopping = float(length_penalty), early_stopping
+        case PromptLookup(num_tokens):
+            settings.prompt_lookup_num_tokens = num_tokens
 
 
 def _sample(settings: Any, sampling: Sampling) -> None:

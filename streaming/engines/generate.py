@@ -1,4 +1,4 @@
-"""The lane of one answer at a time, by transformers' `model.generate`: the prompt in chunks, then token by token.
+"""The lane of one answer at a time, by transformers' `model.generate`: the prompt in chunks, then its tokens.
 
 Imports torch, so only the inference thread imports it, and everything here runs there. Knows neither the queue nor the
 chat template. A cancel is effective within one decode step, or one chunk of the prompt.
@@ -6,15 +6,15 @@ chat template. A cancel is effective within one decode step, or one chunk of the
 
 import inspect
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from streaming.engines.answers import Answer, Answers
 from streaming.engines.prefixes import PrefixCaches
+from streaming.engines.strategies import Others, decode
 from streaming.errors import GenerationFailed
 from streaming.messages import Sampling
 from streaming.models import Model
@@ -22,8 +22,6 @@ from streaming.models import Model
 CHUNK_TOKENS = 512  # 256 would halve what a cancel waits for in the prompt, and make the prompt a tenth slower
 SMALL_CHUNK_TOKENS = 128  # while others wait for their next token
 WARM_UP_TOKENS = 2
-
-Others = Callable[[], bool]
 
 
 def nobody() -> bool:
@@ -70,25 +68,19 @@ class GenerateLane:
             cache = DynamicCache(config=_text_config(self._model))
         if cached_tokens:
             answer.prefilled(cached_tokens)
-        ids = torch.tensor([answer.ids], device=self._model.device)
         if cache is not None:
+            ids = torch.tensor([answer.ids], device=self._model.device)
             self._prefill(answer, ids, cache, cached_tokens, others, exact)
-        tap = _Tap(answer, others)
+        written: list[int] = []
         if not answer.generation.cancelled:
             # An unseeded request gets fresh chance: without, a seeded one would make all that follow it repeatable.
             if answer.seed is None:
                 torch.seed()
             else:
                 torch.manual_seed(answer.seed)
-            self._model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                generation_config=answer.config,
-                stopping_criteria=StoppingCriteriaList([tap]),
-                **({"cache": cache} if cache is not None else {}),
-            )
+            written = decode(self._model, answer, cache, others)
         if cache is not None:
-            self._kept.put(answer.ids + tap.written, cache)
+            self._kept.put(answer.ids + written, cache)
         return cached_tokens
 
     def _prefill(
@@ -129,26 +121,6 @@ def _takes_chunks(model: Any, layers: set[type]) -> bool:
         and model._supports_default_dynamic_cache()
         and layers <= {DynamicLayer, DynamicSlidingWindowLayer}
     )
-
-
-class _Tap(StoppingCriteria):
-    """Sees each token in the decode step that made it, and ends the answer in that same step.
-
-    A streamer gets the token only after the step has decided to go on: a stop string would cost one step more.
-    """
-
-    def __init__(self, answer: Answer, others: Others) -> None:
-        self.written: list[int] = []
-        self._answer = answer
-        self._others = others
-
-    def __call__(self, input_ids: torch.LongTensor, _scores: Any, **_: Any) -> Any:
-        ids = input_ids[0, len(self._answer.ids) + len(self.written) :].tolist()
-        self.written += ids
-        done = self._answer.generation.cancelled or self._answer.read(ids)
-        if not done:
-            self._others()
-        return torch.full((1,), done, dtype=torch.bool, device=input_ids.device)
 
 
 def explained(error: BaseException) -> GenerationFailed:

@@ -147,8 +147,8 @@ class LocalEngine:
         if job.pages is None:
             prompt_tokens = len(self._prompt(job).ids)
             config = loaded.answers.config(job.sampling, job.max_new_tokens, prompt_tokens)
-            batch = loaded.lanes.batch
-            job.pages = batch.pages(prompt_tokens, config, job.sampling.seed) if batch is not None else 0
+            batch, plain = loaded.lanes.batch, job.sampling.strategy is None
+            job.pages = batch.pages(prompt_tokens, config, job.sampling.seed) if batch is not None and plain else 0
         return job.pages
 
     def _open_answer(self, request: Request[_Job]) -> "Answer":

@@ -15,11 +15,17 @@ FIRST_LOOK = 1024  # candidates among which the best nearly always lie that `top
 _KNOWN = {
     *("do_sample", "temperature", "top_k", "top_p", "min_p"),
     *("max_new_tokens", "max_length", "eos_token_id", "pad_token_id", "bos_token_id"),
-    *("num_beams", "num_return_sequences", "use_cache"),
+    *("num_return_sequences", "use_cache"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
     *("transformers_version", "_from_model_config"),
 }
-_NEUTRAL = {"repetition_penalty": 1.0, "length_penalty": 1.0, "typical_p": 1.0, "diversity_penalty": 0.0}
+_NEUTRAL = {
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+    "typical_p": 1.0,
+    "diversity_penalty": 0.0,
+}
 
 
 def beyond(config: GenerationConfig) -> list[str]:
