@@ -5,6 +5,8 @@ the one thread that will generate. Code that comes with a model is never run.
 """
 
 import json
+import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,8 @@ UNKNOWN_CONTEXT_TOKENS = 4096
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "max_sequence_length")
 _HUB_NAME = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:[:/](?P<gguf>[\w./-]+\.gguf))?")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,7 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
     while most only emulate the half precisions; on an accelerator it is what the weights are stored in.
     Raises ModelTooLarge or ModelError, with the library's own error as `__cause__`.
     """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # weights in large pages, if torch was not in use before this
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -166,21 +171,31 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
         parameters = shell.num_parameters() + (packing.copied(shell) if packs else 0)
         memory.require_memory(source.name, parameters, precision)
         tokenizer = AutoTokenizer.from_pretrained(source.path, **where)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source.path,
-            config=config,
-            dtype=precision,
-            device_map="auto" if accelerated else None,
-            output_loading_info=True,
-            **where,
-        )
-    model, report = loaded
-    if lost := sorted(report["missing_keys"]):
-        raise ModelError(
-            f"{source.name} is not complete: its files lack {len(lost)} weights, {lost[0]} among them. Fetch it again."
-        )
-    if packs:
-        packing.pack(model)
+
+        def read_weights() -> Any:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source.path,
+                config=config,
+                dtype=precision,
+                device_map="auto" if accelerated else None,
+                output_loading_info=True,
+                **where,
+            )
+            model, report = loaded
+            if lost := sorted(report["missing_keys"]):
+                raise ModelError(
+                    f"{source.name} is not complete: its files lack {len(lost)} weights, {lost[0]} among them. "
+                    "Fetch it again."
+                )
+            return model
+
+        model = read_weights()
+        if packs:
+            try:
+                packing.pack(model)
+            except packing.Unpackable as error:
+                LOG.warning("%s is not laid out for this processor, because %s.", source.name, error)
+                model = read_weights()
     return Model(source.name, model, tokenizer, _context_tokens(config, tokenizer), source.notices)
 
 

@@ -2,25 +2,46 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from streaming.packing import FEWEST_WEIGHTS, PackedLinear, available, copied, pack
+from streaming.packing import FEWEST_WEIGHTS, PackedLinear, PackedPart, Unpackable, available, copied, pack
+
+
+class Attention(nn.Module):
+    """Three layers for the same rows. `order` is how they are asked."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(256, size, bias=bias) for size in (512, 400, 400))
+        self.o_proj = nn.Linear(512, 256)
+        self.order = "qkv"
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        asked = {name: getattr(self, f"{name}_proj")(rows) for name in self.order}
+        product: torch.Tensor = self.o_proj(asked["q"] + asked["k"].sum() * asked["v"].mean())
+        return product
 
 
 class Small(nn.Module):
-    """An embedding that shares its weights with the head, and one linear layer of each kind."""
+    """A language model of one layer of each kind. Its head shares the embedding's weights."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(1000, 256)
-        self.layers = nn.ModuleList([nn.Linear(256, 512), nn.Linear(512, 256, bias=False)])
-        self.little = nn.Linear(256, 16)
+        self.attention = Attention()
+        self.little = nn.Linear(256, 256 // 16)
         self.odd = nn.modules.linear.NonDynamicallyQuantizableLinear(256, 512)
         self.head = nn.Linear(256, 1000, bias=False)
         self.head.weight = self.embed.weight
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> Any:
+        rows = self.attention(self.embed(input_ids))
+        return SimpleNamespace(logits=self.head(rows + self.little(rows).sum() + self.odd(rows).mean()))
 
 
 def test_the_ops_of_torch_are_as_they_are_used() -> None:
@@ -39,14 +60,14 @@ def test_a_packed_product_is_the_product(rows: tuple[int, ...], bias: bool) -> N
     with torch.inference_mode():
         given = torch.randn(*rows, 320)
         expected = linear(given)
-        product = PackedLinear(linear)(given)
+        product = PackedLinear(linear.weight, linear.bias)(given)
     assert product.shape == expected.shape
     torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_layout_does_not_depend_on_how_many_rows_come_first() -> None:
     linear = nn.Linear(576, 1536)
-    packed = PackedLinear(linear)
+    packed = PackedLinear(linear.weight, linear.bias)
     with torch.inference_mode():
         for rows in (1, 512, 8, 1, 33):
             given = torch.randn(rows, 576)
@@ -56,25 +77,70 @@ def test_the_layout_does_not_depend_on_how_many_rows_come_first() -> None:
 def test_only_large_plain_layers_are_packed() -> None:
     model = Small()
     assert model.little.weight.numel() < FEWEST_WEIGHTS < model.odd.weight.numel()
-    assert pack(model) == 3
-    assert [type(layer) for layer in model.layers] == [PackedLinear, PackedLinear]
-    assert type(model.head) is PackedLinear
+    assert pack(model) == 5
+    attention = model.attention
+    assert [type(layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj)] == [PackedPart] * 3
+    assert [type(layer) for layer in (attention.o_proj, model.head)] == [PackedLinear] * 2
     assert type(model.little) is nn.Linear
     assert not isinstance(model.odd, PackedLinear)
     assert pack(model) == 0
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("order", ["qkv", "vkq", "kqv", "qvk"])
+def test_layers_for_the_same_rows_are_right_together_in_any_order(order: str, bias: bool) -> None:
+    attention = Attention(bias)
+    attention.order = order
+    packed = Small()
+    packed.attention = attention
+    with torch.inference_mode():
+        all_rows = [torch.randn(1, 3, 256), torch.randn(1, 1, 256)] * 2
+        expected = [attention(rows) for rows in all_rows]
+        pack(packed)
+        for rows, product in zip(all_rows, expected, strict=True):
+            torch.testing.assert_close(attention(rows), product, rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_of_an_answer_is_kept_in_the_layers() -> None:
+    model = Small()
+    pack(model)
+    rows = torch.randn(1, 3, 256)
+    held = weakref.ref(rows)
+    with torch.inference_mode():
+        model.attention(rows)
+    del rows
+    gc.collect()
+    assert held() is None
+
+
+def test_a_model_that_reads_its_weights_itself_is_found_out() -> None:
+    class Raw(Small):
+        def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> Any:
+            return SimpleNamespace(logits=self.embed(input_ids) @ self.head.weight.T)
+
+    with pytest.raises(Unpackable, match="it fails with packed weights"):
+        pack(Raw())
+
+    class Other(Small):
+        def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> Any:
+            bent = 1 if isinstance(self.head, nn.Linear) else 2
+            return SimpleNamespace(logits=bent * super().forward(input_ids).logits)
+
+    with pytest.raises(Unpackable, match="it computes something else"):
+        pack(Other())
+
+
 def test_the_embedding_keeps_its_weights_and_that_copy_is_counted() -> None:
     model = Small()
     before = model.embed.weight.detach().clone()
-    assert copied(model) == 256_000
+    assert copied(model) == 256_000  # the head's alone
     pack(model)
     assert torch.equal(model.embed.weight, before)
 
 
 def test_what_is_packed_is_not_kept_twice() -> None:
     model = Small()
-    plain = weakref.ref(model.layers[0].weight)
+    plain = weakref.ref(model.attention.o_proj.weight)
     pack(model)
     gc.collect()
     assert plain() is None
