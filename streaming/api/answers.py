@@ -54,10 +54,13 @@ class AnswerMessage(BaseModel):
 
 
 class Choice(BaseModel):
+    """`stop_reason`, an extension: the stop string that ended the answer, if one did."""
+
     index: int
     message: AnswerMessage
     finish_reason: FinishReason
     logprobs: None
+    stop_reason: str | None = None
 
 
 class ChatCompletion(BaseModel):
@@ -79,6 +82,7 @@ class ChunkChoice(BaseModel):
     index: int
     delta: Delta
     finish_reason: FinishReason | None
+    stop_reason: str | None = None
 
 
 class ChatChunk(BaseModel):
@@ -91,10 +95,13 @@ class ChatChunk(BaseModel):
 
 
 class ModelCard(BaseModel):
+    """`max_model_len`, an extension: the context in tokens."""
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int
 
 
 class ModelList(BaseModel):

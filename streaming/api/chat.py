@@ -109,21 +109,29 @@ class _Answer:
         message = AnswerMessage(role="assistant", content="".join(self.text))
         if self.reasoning:
             message.reasoning_content = "".join(self.reasoning)
+        choice = Choice(index=0, message=message, finish_reason=self.finish_reason, logprobs=None)
+        self._name_stop(choice)
         return ChatCompletion(
             id=self.id,
             object="chat.completion",
             created=self.created,
             model=self.model,
-            choices=[Choice(index=0, message=message, finish_reason=self.finish_reason, logprobs=None)],
+            choices=[choice],
             usage=self.usage,
         )
 
     def chunk(self, delta: Delta | None, finish_reason: FinishReason | None = None) -> ChatChunk:
         """None: a chunk without a choice."""
         choices = [ChunkChoice(index=0, delta=delta, finish_reason=finish_reason)] if delta is not None else []
+        for choice in choices:
+            self._name_stop(choice)
         return ChatChunk(
             id=self.id, object="chat.completion.chunk", created=self.created, model=self.model, choices=choices
         )
+
+    def _name_stop(self, choice: Choice | ChunkChoice) -> None:
+        if self._finished is not None and self._finished.stopped_by is not None:
+            choice.stop_reason = self._finished.stopped_by
 
 
 async def _whole(answer: _Answer, request: Request) -> Response:

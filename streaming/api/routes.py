@@ -79,8 +79,15 @@ def _v1(engine: Engine, access: Access, keep_alive_s: float) -> FastAPI:
     handle_errors(app)
     started = int(time.time())
 
-    def card(name: str) -> ModelCard:
-        return ModelCard(id=name, object="model", created=started, owned_by="local")
+    def card() -> ModelCard:
+        status = engine.status()
+        return ModelCard(
+            id=status.model,
+            object="model",
+            created=started,
+            owned_by="local",
+            max_model_len=status.context_tokens,
+        )
 
     @app.post("/chat/completions", response_model=ChatCompletion, responses={200: STREAM})
     async def create_chat_completion(request: Request, body: ChatRequest) -> Response:
@@ -93,13 +100,13 @@ def _v1(engine: Engine, access: Access, keep_alive_s: float) -> FastAPI:
 
     @app.get("/models")
     def list_models() -> ModelList:
-        return ModelList(object="list", data=[card(engine.status().model)])
+        return ModelList(object="list", data=[card()])
 
     @app.get("/models/{model:path}")
     def retrieve_model(model: str) -> ModelCard:
         name = engine.status().model
         if model != name:
             raise ApiError(404, f"There is no model {model!r} here: this server has {name!r}.", code="model_not_found")
-        return card(name)
+        return card()
 
     return app
