@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Self
 from streaming.errors import ConfigError
 
 PREFIX = "STREAMING_"
+_SERVER = re.compile(r"https?://[^/?#@\s]+(/[^?#@\s]*)?")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
@@ -36,7 +37,11 @@ class Config:
     """Every setting, with its default. A field `like_this` is the flag --like-this and STREAMING_LIKE_THIS."""
 
     model: str = _setting("`starter`, a Hub id, a folder, or a .gguf file in either", "starter")
-    engine: str = _setting("what answers", "local", choices=("local", "scripted"))
+    engine: str = _setting("what answers", "local", choices=("local", "scripted", "remote"))
+    base_url: str | None = _setting(
+        "the OpenAI-compatible server of the engine `remote`, as in http://host:8000/v1", None
+    )
+    api_key_env: str | None = _setting("environment variable that holds the key to that server", None)
     dtype: str = _setting("precision of the weights", "auto", choices=("auto", "float32", "bfloat16", "float16"))
     host: str = _setting("address to listen on", "127.0.0.1")
     port: int = _setting("port to listen on", 7860, read=int)
@@ -64,6 +69,7 @@ class Config:
             raise ConfigError("--model is empty: name a model, or leave it out for the starter model.")
         if not 1 <= self.port <= 65535:
             raise ConfigError(f"--port is {self.port}: it must be from 1 to 65535.")
+        self._check_server()
         if self.max_new_tokens < 1:
             raise ConfigError(f"--max-new-tokens is {self.max_new_tokens}: it must be at least 1.")
         if self.kv_cache_gb is not None and not 0 < self.kv_cache_gb < math.inf:
@@ -82,6 +88,19 @@ class Config:
             raise ConfigError(
                 f"{wish} opens the app to others. Add --auth-file FILE to ask for a login, "
                 "or --public to let everybody in."
+            )
+
+    def _check_server(self) -> None:
+        if self.engine != "remote":
+            for name in ("base_url", "api_key_env"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"{_flag(name)} is for --engine remote: add that, or leave it out.")
+        elif self.base_url is None:
+            raise ConfigError("--engine remote needs --base-url: where the server is, as in http://127.0.0.1:8000/v1.")
+        elif not _SERVER.fullmatch(self.base_url):
+            raise ConfigError(
+                "--base-url must be like http://127.0.0.1:8000/v1, without a query or a password. "
+                "A key belongs into a variable that --api-key-env names."
             )
 
     @property

@@ -53,6 +53,14 @@ class ModelTooLarge(ModelError):
     """The model needs more memory than this machine has free."""
 
 
+class ServerUnavailable(ModelError):
+    """The server that has the model does not answer, or not yet."""
+
+
+class ServerRefused(ModelError):
+    """The server does not let us in, or is no server of the kind we need."""
+
+
 class GenerationFailed(StreamingError):
     """The model raised in the middle of an answer; what it raised is the `__cause__`."""
 

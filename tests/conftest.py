@@ -1,5 +1,6 @@
 """Fixtures that several test files share. Importing this loads neither torch nor a model."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,3 +17,12 @@ settings.load_profile("project")
 def starter_folder() -> Path:
     """The starter model's folder, fetched and converted into the user's cache at the first use."""
     return models.prepare("starter", cache_dir=None, progress=print).path
+
+
+@pytest.fixture(scope="session")
+def transformers_server(starter_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The starter model in a server that we did not write: its address, with /v1."""
+    from tests.serving import transformers_serve
+
+    with transformers_serve(starter_folder, tmp_path_factory.mktemp("server") / "log") as url:
+        yield url

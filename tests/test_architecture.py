@@ -25,7 +25,10 @@ LAYERS = (
     "engines.worker engines.generate",
     "engines.batching",
     "engines.lanes",
-    "engines.scripted engines.local",
+    "engines.transcript engines.refusals",
+    "engines.server",
+    "engines.relay",
+    "engines.scripted engines.local engines.remote",
     "engines",
     "runs",
     "turns",
@@ -104,7 +107,9 @@ def test_gradio_is_for_the_page_alone_and_fastapi_for_the_api(path: Path) -> Non
         assert "fastapi" not in outside
 
 
-@pytest.mark.parametrize("module", ["streaming", "streaming.terminal", "streaming.models", "app"])
+@pytest.mark.parametrize(
+    "module", ["streaming", "streaming.terminal", "streaming.models", "streaming.engines.remote", "app"]
+)
 def test_importing_loads_no_model_library(module: str) -> None:
     """A page that imports torch first is up seconds later, and `import app` is what a Space and editors do."""
     code = f"import sys, {module}; print(*(name for name in ('torch', 'transformers') if name in sys.modules))"

@@ -68,6 +68,12 @@ def test_false(text: str) -> None:
         (["--port", "65536"], {}, "--port is 65536"),
         (["--max-new-tokens", "0"], {}, "--max-new-tokens is 0: it must be at least 1"),
         (["--engine", "scriptet"], {}, "--engine is 'scriptet'. Did you mean scripted? Choose one of: local, scripted"),
+        (["--engine", "remote"], {}, "--engine remote needs --base-url"),
+        (["--base-url", "http://127.0.0.1:8000/v1"], {}, "--base-url is for --engine remote"),
+        (["--api-key-env", "KEY"], {}, "--api-key-env is for --engine remote"),
+        (["--engine", "remote", "--base-url", "gpu:8000"], {}, "--base-url must be like http://127.0.0.1:8000/v1"),
+        (["--engine", "remote", "--base-url", "http://me:s3cret@gpu/v1"], {}, "without a query or a password"),
+        (["--engine", "remote", "--base-url", "http://gpu/v1?key=1"], {}, "without a query or a password"),
         (["--dtype", "int3"], {}, "--dtype is 'int3'"),
         (["--model", " "], {}, "--model is empty"),
         (["--api-key", ""], {}, "--api-key is empty"),
@@ -121,6 +127,13 @@ def test_gradio_variables_open_nothing_outside_a_space() -> None:
 
 def test_the_key_is_in_no_log() -> None:
     assert "s3cret" not in repr(load("--api-key", "s3cret"))
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000/v1", "https://example.org", "http://gpu:8000/v1/", "http://[::1]:1/v1"]
+)
+def test_a_server_is_named_by_its_address(url: str) -> None:
+    assert load(STREAMING_ENGINE="remote", STREAMING_BASE_URL=url).base_url == url
 
 
 def test_origins_are_told_apart() -> None:

@@ -1,5 +1,6 @@
 """What every engine promises, asked of each: the scripted one, a tiny random model, and the starter model, these two
-answering one at a time and several at once."""
+answering one at a time and several at once; and what of it a server can keep, asked of servers: our own API in front of
+two of these, and the one that comes with transformers."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ from tests.worlds import (
     Hook,
     LocalWorld,
     Reader,
+    RemoteWorld,
     ScriptedWorld,
+    TransformersServeWorld,
     World,
     ask,
     cancel_at,
@@ -32,25 +35,48 @@ HELLO = "Hello, who are you?"
 ENDLESS = Sampling(temperature=0, max_new_tokens=300)
 
 
-@pytest.fixture(scope="module", params=["scripted", "tiny", "starter", "tiny batched", "starter batched"])
+IN_PROCESS = ["scripted", "tiny", "starter", "tiny batched", "starter batched"]
+OURS_REMOTE = ["remote scripted", "remote tiny"]
+OURS = [*IN_PROCESS, *OURS_REMOTE]
+in_process = pytest.mark.parametrize("world", IN_PROCESS, indirect=True)  # a server does not tell how far it has read
+ours = pytest.mark.parametrize("world", OURS, indirect=True)  # can be broken on purpose
+
+
+@pytest.fixture(scope="module", params=[*OURS, "transformers serve"])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    world: World
-    others = set(threading.enumerate())
+    others = threads()
     with pytest.MonkeyPatch.context() as monkeypatch:
-        if request.param == "scripted":
-            world = ScriptedWorld()
-        else:
-            small_chunks(monkeypatch)
-            name, _, batched = request.param.partition(" ")
-            if name == "starter":
-                folder: Path = request.getfixturevalue("starter_folder")
-            else:
-                folder = tiny_folder(tmp_path_factory.mktemp("tiny"))
-            world = BatchedWorld(folder) if batched else LocalWorld(folder)
+        small_chunks(monkeypatch)
+        world = open_world(request, tmp_path_factory)
         yield world
-        world.engine.close()
-        left = set(threading.enumerate()) - others
-        assert not [thread for thread in left if thread.name != "tqdm_monitor"]  # a progress bar starts that
+        world.close()
+        assert not threads() - others
+
+
+def open_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    match request.param.split():
+        case ["scripted"]:
+            return ScriptedWorld()
+        case ["remote", "scripted"]:
+            return RemoteWorld(ScriptedWorld())
+        case ["remote", "tiny"]:
+            return RemoteWorld(LocalWorld(tiny_folder(tmp_path_factory.mktemp("tiny"))))
+        case ["transformers", "serve"]:
+            server: str = request.getfixturevalue("transformers_server")
+            return TransformersServeWorld(server, request.getfixturevalue("starter_folder"))
+        case [name, *batched]:
+            folder: Path = (
+                request.getfixturevalue("starter_folder")
+                if name == "starter"
+                else tiny_folder(tmp_path_factory.mktemp("tiny"))
+            )
+            return BatchedWorld(folder) if batched else LocalWorld(folder)
+    raise AssertionError(request.param)
+
+
+def threads() -> set[threading.Thread]:
+    """All but those that are not an engine's: a progress bar's, and the pool of the server that a test itself runs."""
+    return {thread for thread in threading.enumerate() if not thread.name.startswith(("tqdm", "AnyIO"))}
 
 
 def place(event: Item) -> int:
@@ -62,12 +88,17 @@ def test_events_come_in_order_and_end_once(world: World) -> None:
     places = [place(item) for item in reader.items]
     assert places == sorted(places)
     assert places.count(3) == 1
+    assert all(item.text for item in reader.items if isinstance(item, TextDelta))
+
+
+@in_process
+def test_the_reading_of_the_prompt_is_told(world: World) -> None:
+    reader = ask(world.engine, "What has nobody else asked before, and nothing is known of?").wait()
     prefills = [item for item in reader.items if isinstance(item, Prefill)]
     assert prefills[0].done == 0
     assert len(prefills) > 2
     assert [item.done for item in prefills] == sorted(item.done for item in prefills)
     assert {item.total for item in prefills} == {reader.finished.usage.prompt_tokens}
-    assert all(item.text for item in reader.items if isinstance(item, TextDelta))
 
 
 def test_the_streamed_text_is_the_text(world: World) -> None:
@@ -76,7 +107,13 @@ def test_the_streamed_text_is_the_text(world: World) -> None:
     assert reader.text == world.expected(HELLO)
     tokens = [item.tokens for item in reader.items if isinstance(item, TextDelta)]
     assert tokens == sorted(tokens)
-    assert tokens[-1] == reader.finished.usage.completion_tokens
+
+
+@in_process
+def test_tokens_are_counted_on_the_way(world: World) -> None:
+    reader = ask(world.engine, HELLO).wait()
+    last = [item for item in reader.items if isinstance(item, TextDelta)][-1]
+    assert last.tokens == reader.finished.usage.completion_tokens
 
 
 @pytest.mark.parametrize("limit", [1, 7])
@@ -112,18 +149,27 @@ def test_a_stop_string_that_does_not_come_withholds_nothing(world: World) -> Non
 # -- stopping
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "kept"), [(Prefill, 1, 0), (Prefill, 2, 0), (TextDelta, 1, 1), (TextDelta, 3, 3)]
-)
-def test_a_stop_in_the_prompt_or_in_the_answer(world: World, kind: type[Event], count: int, kept: int) -> None:
-    """Before the first token too (ik_llama.cpp 1020), and what was seen is kept (transformers 31963, gradio 6724)."""
-    threads = threading.active_count()
+@in_process
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_stop_in_the_prompt(world: World, count: int) -> None:
+    """Before the first token too (ik_llama.cpp 1020)."""
+    check_stop(world, Prefill, count, kept=0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_stop_in_the_answer(world: World, count: int) -> None:
+    """What was seen is kept (transformers 31963, gradio 6724)."""
+    check_stop(world, TextDelta, count, kept=count)
+
+
+def check_stop(world: World, kind: type[Event], count: int, kept: int) -> None:
+    before = threads()
     reader = ask(world.engine, HELLO, ENDLESS, hook=cancel_at(kind, count)).wait()
     deltas = [item.text for item in reader.items if isinstance(item, TextDelta)]
     assert reader.finished.reason == "cancelled"
     assert kept <= len(deltas) <= kept + 1  # half a character, or what could have begun a tag, is handed out at the end
     assert world.expected(HELLO, 30).startswith("".join(deltas).rstrip("\ufffd"))
-    assert threading.active_count() == threads
+    assert threads() == before
     assert ask(world.engine, HELLO).wait().text == world.expected(HELLO)
 
 
@@ -228,13 +274,14 @@ def test_eight_at_once_each_get_their_own(world: World) -> None:
 # -- failing
 
 
+@ours
 def test_the_model_raises_at_its_fourth_token(world: World) -> None:
     """The three tokens stay, the reason is told, and the next request works (transformers 22576)."""
     with world.failing(4):
         reader = ask(world.engine, HELLO).wait()
     assert isinstance(reader.error, GenerationFailed)
     assert "broken on purpose" in str(reader.error)
-    assert isinstance(reader.error.__cause__, RuntimeError)
+    assert isinstance(reader.error.__cause__, world.cause)
     assert reader.text == world.expected(HELLO, 3)
     assert ask(world.engine, HELLO).wait().text == world.expected(HELLO)
 
@@ -291,6 +338,7 @@ def test_nothing_to_answer(world: World, messages: list[Message], complaint: str
     assert ask(world.engine, HELLO).wait().text == world.expected(HELLO)
 
 
+@in_process
 def test_a_message_longer_than_the_context(world: World) -> None:
     """Nothing is cut in silence: both lengths are told, and the next one is answered."""
     context = world.engine.status().context_tokens
@@ -300,6 +348,7 @@ def test_a_message_longer_than_the_context(world: World) -> None:
     assert ask(world.engine, HELLO).wait().text == world.expected(HELLO)
 
 
+@in_process
 def test_a_conversation_longer_than_the_context(world: World) -> None:
     """Whole oldest turns are left out, and how many is told (chatbot-ui 1396, ollama 14259)."""
     turn = "word " * (world.engine.status().context_tokens // 40)

@@ -237,3 +237,19 @@ def test_many_threads_put_and_leave_while_one_takes() -> None:
     worker.join()
     assert len(served) + len(left) == 300
     assert not {id(request) for request in served} & {id(request) for request in left}
+
+
+def test_who_has_a_place_does_not_wait() -> None:
+    """For workers that claim: the first so many are told nothing, the next one that it is number one."""
+    queue: FairQueue[str] = FairQueue()
+    queue.allow(2)
+    requests = [Request("ann", str(number), Generation()) for number in range(3)]
+    told: list[list[Item]] = [[] for _ in requests]
+    for request, items in zip(requests, told, strict=True):
+        request.generation.subscribe(items.append)
+        queue.put(request)
+    assert told == [[], [], [Queued(1)]]
+    assert queue.claim(requests[0])
+    assert told == [[], [], [Queued(1)]]
+    queue.allow(0)  # nobody is served any more: the second has been promised a place, and waits all the same
+    assert told == [[], [Queued(1)], [Queued(1), Queued(2)]]

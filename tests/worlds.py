@@ -9,16 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import openai
 import pytest
 
 from streaming.config import Config
 from streaming.engines.base import Engine, Generation, Item
+from streaming.engines.remote import RemoteEngine
 from streaming.engines.script import Fail, ReadPrompt, Say, Step
 from streaming.engines.scripted import ScriptedEngine
 from streaming.errors import StreamingError
 from streaming.events import Event, Finished, Queued, ReasoningDelta, TextDelta
 from streaming.messages import Message, Sampling
 from streaming.reasoning import ReasoningParser
+from tests.serving import serve_engine
 
 TIMEOUT_S = 120
 Hook = Callable[[Generation, Item], None]
@@ -87,11 +90,15 @@ class Gate:
 
 
 class World(Protocol):
-    """An engine that is ready. `expected` is its greedy answer; within `failing(n)` its nth token raises."""
+    """An engine that is ready. `expected` is its greedy answer; within `failing(n)` its nth token raises, and `cause`
+    is what the error then comes from."""
 
     engine: Engine
+    cause: type[Exception]
 
     def fresh(self) -> Engine: ...
+
+    def close(self) -> None: ...
 
     def expected(self, text: str, max_new_tokens: int = 20) -> str: ...
 
@@ -122,12 +129,17 @@ def ask(engine: Engine, text: str, sampling: Sampling = GREEDY, *, hook: Hook = 
 class ScriptedWorld:
     """Answers with numbered words in which the question is."""
 
+    cause = RuntimeError
+
     def __init__(self) -> None:
         self._fail_at: int | None = None
         self.engine = self.fresh()
 
     def fresh(self) -> ScriptedEngine:
         return ScriptedEngine(self._script)
+
+    def close(self) -> None:
+        self.engine.close()
 
     def _script(self, messages: Sequence[Message]) -> Iterator[Step]:
         yield ReadPrompt(0.004, chunks=4)
@@ -154,6 +166,8 @@ def _short(text: str) -> str:
 class LocalWorld:
     """A model in a folder. What it answers is asked of plain `generate`, with a model of its own."""
 
+    cause = RuntimeError
+
     def __init__(self, folder: Path, batching: str = "off", kv_cache_gb: float = 0.2) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -174,6 +188,9 @@ class LocalWorld:
         return self._engine_kind(
             Config(model=str(self._folder), batching=self._batching, kv_cache_gb=self._kv_cache_gb)
         )
+
+    def close(self) -> None:
+        self.engine.close()
 
     def prompt(self, text: str) -> list[int]:
         messages = [{"role": "user", "content": text}]
@@ -243,6 +260,40 @@ class BatchedWorld(LocalWorld):
         hook = lanes.single._model.lm_head.register_forward_pre_hook(count)
         yield
         hook.remove()
+
+
+class RemoteWorld:
+    """The engine of another world behind the app's own API, over real HTTP. One answer at a time, so that the rest
+    waits here and not at the server."""
+
+    cause = openai.APIError
+
+    def __init__(self, behind: World) -> None:
+        self._behind = behind
+        self._served = serve_engine(behind.engine)
+        self.expected, self.failing = behind.expected, behind.failing
+        self.engine = self.fresh()
+        status = self.engine.wait_ready(TIMEOUT_S)
+        assert status.state == "ready", status
+
+    def fresh(self) -> RemoteEngine:
+        return RemoteEngine(f"{self._served.url}/v1", max_running=1)
+
+    def close(self) -> None:
+        self.engine.close()
+        self._served.close()
+        self._behind.close()
+
+
+class TransformersServeWorld(LocalWorld):
+    """The starter model, in the server that comes with transformers."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url = url
+        super().__init__(folder)
+
+    def fresh(self) -> RemoteEngine:
+        return RemoteEngine(self._url, max_running=1)
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, tokens: int = 8) -> None:

@@ -42,6 +42,7 @@ class FairQueue(Generic[Job]):
         self._waiting: dict[str, deque[Request[Job]]] = {}  # users in the order of their turns
         self._serving: list[Request[Job]] = []
         self._taking = False
+        self._places = 0
         self._detail = ""
         self._closed: StreamingError | None = None
         self._told: dict[Request[Job], Queued] = {}
@@ -115,6 +116,12 @@ class FairQueue(Generic[Job]):
         self._tell()
         return True
 
+    def allow(self, places: int) -> None:
+        """For a worker that claims instead of taking: so many are served at once. Who is among them does not wait."""
+        with self._changed:
+            self._places = places
+        self._tell()
+
     def say(self, detail: str) -> None:
         """What everybody waits for, in words, if not for each other."""
         with self._changed:
@@ -184,12 +191,12 @@ class FairQueue(Generic[Job]):
         with self._changed:
             while self._stale:
                 self._stale = False
-                first = 0 if self._taking else 1
+                first = 0 if self._taking else 1 - max(0, self._places - len(self._serving))
                 now = {request: Queued(place, self._detail) for place, request in enumerate(self._order(), first)}
                 news = [
                     (request, event)
                     for request, event in now.items()
-                    if event.position and event != self._told.get(request)
+                    if event.position > 0 and event != self._told.get(request)
                 ]
                 self._told = now
                 if news:
