@@ -11,13 +11,15 @@ from streaming.ui import session as sessions
 from streaming.ui.followers import Followers
 from streaming.ui.session import Session
 from streaming.ui.settings import SAMPLING_FIELDS
+from streaming.ui.side import SideList
 from tests.puppet import Puppet
 
 DRAWER = ("", *[""] * len(SAMPLING_FIELDS), "", True)
 
 
-def tab(name: str = "tab", username: str | None = None) -> Any:
-    return SimpleNamespace(session_hash=name, username=username)
+def tab(name: str = "tab", username: str | None = None, link: str | None = None) -> Any:
+    """A request from a browser's tab; `link` is the conversation in its address bar."""
+    return SimpleNamespace(session_hash=name, username=username, query_params={"c": link} if link else {})
 
 
 @pytest.fixture
@@ -32,8 +34,16 @@ def session(engine: Puppet) -> Session:
 
 def opened(session: Session, request: Any) -> dict[str, str]:
     """What the browser keeps after it has opened the page for the first time."""
-    kept: dict[str, str] = session.load({}, request)["browser"]
+    kept: dict[str, str] = load(session, {}, request)["browser"]
     return kept
+
+
+def load(session: Session, kept: Any, request: Any) -> dict[str, Any]:
+    return asyncio.run(session.load(kept, request))
+
+
+def shown(session: Session, asked: Any, kept: Any, request: Any) -> dict[str, Any]:
+    return asyncio.run(session.open(asked, kept, request))
 
 
 def sent(session: Session, text: str, kept: dict[str, str], request: Any) -> dict[str, Any]:
@@ -43,8 +53,7 @@ def sent(session: Session, text: str, kept: dict[str, str], request: Any) -> dic
 def test_a_message_goes_its_way(session: Session, engine: Puppet) -> None:
     async def chat() -> None:
         request = tab()
-        kept = opened(session, request)
-        update = await session.send("hi", kept, DRAWER, request)
+        update = await session.send("hi", {}, DRAWER, request)
         kept = update["browser"]
         assert update["composer"] == ""
         assert update["live"][0]["content"][0]["text"] == "hi"
@@ -68,8 +77,8 @@ def test_a_late_event_does_not_bring_back_an_old_chat(session: Session, engine: 
 
     async def chat() -> None:
         request = tab()
-        kept = (await session.send("hi", opened(session, request), DRAWER, request))["browser"]
-        await session.new(kept, request)
+        kept = (await session.send("hi", {}, DRAWER, request))["browser"]
+        await session.open({"id": ""}, kept, request)
         late = [update async for update in session.watch(kept, request)]
         assert len(late) == 1
         assert late[0][0] == {"__type__": "update"}
@@ -82,7 +91,7 @@ def test_a_late_event_does_not_bring_back_an_old_chat(session: Session, engine: 
 def test_a_new_chat_ends_the_view_and_not_the_answer(session: Session, engine: Puppet) -> None:
     async def chat() -> None:
         request = tab()
-        kept = (await session.send("hi", opened(session, request), DRAWER, request))["browser"]
+        kept = (await session.send("hi", {}, DRAWER, request))["browser"]
         seen: list[Any] = []
 
         async def watch() -> None:
@@ -91,7 +100,7 @@ def test_a_new_chat_ends_the_view_and_not_the_answer(session: Session, engine: P
 
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0.05)
-        await session.new(kept, request)
+        await session.open({"id": ""}, kept, request)
         assert watching.done() or await asyncio.wait_for(watching, 1) is None
         assert not engine.generations[-1].cancelled
         assert seen
@@ -101,21 +110,27 @@ def test_a_new_chat_ends_the_view_and_not_the_answer(session: Session, engine: P
 
 @pytest.mark.parametrize("kept", [None, 7, "x", [], {"owner": None}, {"owner": "short"}, {"owner": "o" * 65}])
 def test_a_browser_that_brings_nothing_usable_is_a_new_visitor(session: Session, kept: Any) -> None:
-    owner = session.load(kept, tab())["browser"]["owner"]
+    owner = load(session, kept, tab())["browser"]["owner"]
     assert len(owner) == 32
 
 
 def test_nobody_becomes_a_user_by_saying_so(session: Session) -> None:
-    forged = session.load({"owner": "user:somebody-else"}, tab())["browser"]["owner"]
+    forged = load(session, {"owner": "user:somebody-else"}, tab())["browser"]["owner"]
     assert not forged.startswith("user:")
-    assert session.load({"owner": "x" * 20}, tab(username="ann"))["browser"]["owner"] == "user:ann"
+    assert load(session, {"owner": "x" * 20}, tab(username="ann"))["browser"]["owner"] == "user:ann"
 
 
 def test_somebody_elses_conversation_is_not_shown(session: Session, engine: Puppet) -> None:
     kept = sent(session, "secret", opened(session, tab()), tab())["browser"]
     engine.answer("told")
     thief = opened(session, tab("other")) | {"conversation": kept["conversation"]}
-    assert session.load(thief, tab("other"))["history"] == []
+    assert load(session, thief, tab("other"))["history"] == []
+    linked = load(session, thief, tab("other", link=kept["conversation"]))
+    assert (linked["history"], linked["browser"]["conversation"]) == ([], "")
+    assert "not yours" in linked["problem"]
+    opened_there = shown(session, {"id": kept["conversation"]}, thief, tab("other"))
+    assert (opened_there["history"], opened_there["browser"]["conversation"]) == ([], "")
+    assert "not yours" in opened_there["problem"]
     refused = sent(session, "what was it?", thief, tab("other"))
     assert "no longer here" in refused["problem"]
     assert session.stop(thief, tab("other")) is None
@@ -126,6 +141,136 @@ def test_an_action_that_no_page_sends_does_nothing_bad(session: Session, engine:
     update = asyncio.run(session.act(action, opened(session, tab()), DRAWER, tab()))
     assert "problem" in update
     assert engine.asked == []
+
+
+def test_a_link_opens_ones_own_conversation_with_its_settings(session: Session, engine: Puppet) -> None:
+    request = tab()
+    drawer = ("Be brief.", *DRAWER[1:])
+    kept = asyncio.run(session.send("hi", {}, drawer, request))["browser"]
+    engine.answer("hello")
+    shown(session, {"id": ""}, kept, request)
+    update = load(session, kept | {"conversation": "", "seen": ""}, tab("new tab", link=kept["conversation"]))
+    assert [turn["content"][0]["text"] for turn in update["history"]] == ["hi", "hello"]
+    assert update["browser"] == kept
+    assert update["drawer"][0] == "Be brief."
+    assert update["tools"]["conversation"] == kept["conversation"]
+
+
+def test_what_was_sent_from_a_stale_tab_overwrites_nothing(session: Session, engine: Puppet) -> None:
+    """Two tabs on one conversation: the second message of the one that had not seen the other's becomes a version."""
+    kept = sent(session, "first", {}, tab("one"))["browser"]
+    engine.answer("1")
+    assert sent(session, "from two", kept, tab("two"))["live"][0]["content"][0]["text"] == "from two"
+    engine.answer("2")
+    branch = sent(session, "from one", kept, tab("one"))
+    engine.answer("3")
+    settled = shown(session, {"id": kept["conversation"]}, branch["browser"], tab("one"))
+    assert [turn["content"][0]["text"] for turn in settled["history"]] == ["first", "1", "from one", "3"]
+    question = settled["tools"]["rows"][2]
+    assert question["version"] == (2, 2)
+    earlier = {"op": "version", "id": question["id"], "step": -1}
+    back = asyncio.run(session.act(earlier, settled["browser"], DRAWER, tab("one")))
+    assert [turn["content"][0]["text"] for turn in back["history"]] == ["first", "1", "from two", "2"]
+
+
+def test_the_last_of_two_quick_clicks_wins(session: Session, engine: Puppet) -> None:
+    """Both ask for another conversation; the slower answer must not bring back the first."""
+    request = tab()
+    kept = sent(session, "one", {}, request)["browser"]
+    engine.answer("1")
+
+    async def clicks() -> None:
+        first = session.open({"id": kept["conversation"]}, kept, request)
+        started = asyncio.create_task(first)
+        await asyncio.sleep(0)
+        latest = await session.open({"id": ""}, kept, request)
+        assert latest["tools"]["conversation"] == ""
+        assert await started == {}
+
+    asyncio.run(clicks())
+
+
+def test_every_tool_does_what_it_says(session: Session, engine: Puppet) -> None:
+    request = tab()
+
+    def act(op: str, **asked: Any) -> dict[str, Any]:
+        nonlocal kept
+        update = asyncio.run(session.act({"op": op} | asked, kept, DRAWER, request))
+        kept = update.get("browser", kept)
+        return update
+
+    def texts(update: dict[str, Any]) -> list[str]:
+        return [turn["content"][0]["text"] for turn in update["history"]]
+
+    kept = sent(session, "hi", {}, request)["browser"]
+    engine.answer("hello")
+    original = kept["conversation"]
+    question, answer = session.rest(kept, request)["tools"]["rows"]
+    edited = act("edit-answer", id=answer["id"], text="good day")
+    assert texts(edited) == ["hi", "good day"]
+    row = edited["tools"]["rows"][1]
+    assert row["version"] == (2, 2)
+    assert texts(act("version", id=row["id"], step=-1)) == ["hi", "hello"]
+    forked = act("fork", id=question["id"])
+    assert texts(forked) == ["hi"]
+    assert forked["browser"]["conversation"] != original
+    kept = kept | {"conversation": original, "seen": ""}
+    assert texts(act("delete", id=question["id"])) == ["hello"]
+
+
+def test_the_side_list_follows_and_is_left(session: Session, engine: Puppet) -> None:
+    chats = session._chats
+    side, request = SideList(chats), tab()
+    kept = sent(session, "bread", {}, request)["browser"]
+
+    async def look() -> None:
+        following = side.follow(None, kept, request)
+        first = await anext(following)
+        assert [(entry["title"], entry["running"]) for entry in first["entries"]] == [("bread", True)]
+        waiting = asyncio.create_task(anext(following))
+        await asyncio.sleep(0)
+        engine.answer("flour")
+        assert [entry["running"] for entry in (await waiting)["entries"]] == [False]
+        found = await anext(side.follow({"text": "flour"}, kept, tab("searching")))
+        assert found["entries"][0]["hit"] == ("", "flour", "")
+        assert found["entries"][0]["node"] == kept["seen"]
+        waiting = asyncio.create_task(anext(following, "over"))
+        await asyncio.sleep(0)
+        await side.leave(request.session_hash)
+        assert await waiting != "over"
+        assert await anext(following, "over") == "over"
+        stranger = await anext(side.follow(None, {"owner": "x" * 20}, tab("stranger")))
+        assert stranger["entries"] == []
+
+    asyncio.run(look())
+    assert len(side._followers) == 0
+
+
+def test_the_side_list_changes_only_ones_own(session: Session, engine: Puppet) -> None:
+    side, request = SideList(session._chats), tab()
+    kept = sent(session, "bread", {}, request)["browser"]
+    engine.answer("flour")
+
+    def change(op: str, owner: dict[str, str], text: str = "") -> tuple[str, dict[str, Any]]:
+        return asyncio.run(side.change({"op": op, "id": kept["conversation"], "text": text}, owner, request))
+
+    def listed() -> list[tuple[str, bool]]:
+        return [(entry.title, entry.pinned) for entry in session._chats.listing(kept["owner"])]
+
+    for op in ("rename", "pin", "unpin", "delete", "restore"):
+        refused, note = change(op, {"owner": "x" * 20}, "stolen")
+        assert "no longer here" in refused
+        assert "undo" not in note
+    assert listed() == [("bread", False)]
+    assert change("rename", kept, "Rye")[0] == ""
+    change("pin", kept)
+    assert listed() == [("Rye", True)]
+    assert change("delete", kept)[1]["undo"] == kept["conversation"]
+    assert listed() == []
+    change("restore", kept)
+    change("unpin", kept)
+    assert listed() == [("Rye", False)]
+    assert change("drop table", kept)[0] == ""
 
 
 @pytest.mark.parametrize("text", ["", "  ", None, 7, ["a"]])
@@ -139,7 +284,7 @@ def test_tabs_are_forgotten(session: Session, monkeypatch: pytest.MonkeyPatch) -
     for name in "abcde":
         opened(session, tab(name))
     assert set(session._showing) == set("cde")
-    session.leave(tab("d"))
+    session.leave("d")
     assert set(session._showing) == set("ce")
 
 
@@ -148,9 +293,9 @@ def test_the_newest_follower_of_a_tab_begins_when_the_older_one_has_ended() -> N
         followers, order = Followers(), []
 
         async def one(name: str, hold: asyncio.Event) -> None:
-            async with followers.follow("tab") as wanted:
+            async with followers.follow("tab") as follower:
                 order.append(f"{name} begins")
-                while wanted() and not hold.is_set():
+                while follower.wanted and not hold.is_set():
                     await asyncio.sleep(0)
                 order.append(f"{name} ends")
 

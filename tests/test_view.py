@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from streaming.chats import Snapshot
 from streaming.conversation import Node
 from streaming.engines.base import Status
 from streaming.events import Finished, Prefill, Queued, Tentative, Timings, Usage
+from streaming.listing import Entry
 from streaming.messages import Message
 from streaming.runs import View
 from streaming.ui import view
@@ -76,3 +78,48 @@ def test_a_problem_and_a_banner_are_escaped() -> None:
     assert "&lt;i&gt;" in view.banner(replace(READY, notices=("<i>",)))
     assert 'role="alert"' in view.banner(replace(READY, state="failed", detail="no such model"))
     assert "34 of 93 MB" in view.banner(replace(READY, state="loading", detail="34 of 93 MB"))
+
+
+def test_the_script_knows_versions() -> None:
+    snapshot = Snapshot("o", "c", (QUESTION, answer()), title="Yes", versions={"a": (2, 3)})
+    value = view.script_value(snapshot)
+    assert (value["conversation"], value["title"]) == ("c", "Yes")
+    assert [row.get("version") for row in value["rows"]] == [None, (2, 3)]
+
+
+def test_an_answer_may_stand_without_its_question() -> None:
+    """A question can be deleted; what is being written then is all that is live."""
+    assert view.split([QUESTION, answer()]) == ([], QUESTION)
+    assert view.split([answer()]) == ([], None)
+    assert view.split([answer(), answer()]) == ([answer()], None)
+    assert [turn["role"] for turn in view.live_turns(None, NOW)] == ["assistant"]
+
+
+def test_the_side_list_is_plain_values() -> None:
+    entry = Entry("c", "Bread", 5.0, True, False, ("a ", "flour", " b"), "n")
+    shown = view.side_list("flour", [entry], full=False)
+    assert shown["query"] == "flour"
+    assert shown["entries"][0] == {
+        "id": "c",
+        "title": "Bread",
+        "updated": 5.0,
+        "pinned": True,
+        "running": False,
+        "hit": ("a ", "flour", " b"),
+        "node": "n",
+    }
+
+
+def test_how_many_are_answered_at_once_is_said_when_it_is_more_than_one() -> None:
+    def line(running: int) -> str:
+        return view.status_line(replace(READY, running=running), replace(NOW, phase="answering", tokens=3))
+
+    assert "at once" not in line(1)
+    assert "3 answers at once" in line(3)
+
+
+def test_what_is_not_saved_is_said_beside_a_refusal() -> None:
+    shown = view.problem("Too long.", "The disk is <full>.")
+    assert "Too long." in shown
+    assert "The disk is &lt;full&gt;." in shown
+    assert 'role="status"' in view.problem("", "The disk is full.")

@@ -12,6 +12,17 @@ def read(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
+def script(*names: str) -> str:
+    """The scripts of assets/script/ as one function body: they share its constants, and the last one begins."""
+    return "\n".join(read(f"script/{name}.js") for name in names)
+
+
+def style(name: str) -> str:
+    """A style sheet as it stands: Gradio rewrites what it is given as `css`, and takes media queries for its own part
+    of the page only."""
+    return f"<style>{read(f'{name}.css')}</style>"
+
+
 def fill(name: str, **values: str) -> str:
     """A file of assets/ with its `$names` replaced by escaped values."""
     return Template(read(name)).substitute({key: escape(value) for key, value in values.items()})

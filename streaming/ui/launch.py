@@ -66,7 +66,7 @@ class App:
             favicon_path=assets.FOLDER / "favicon.png",
             theme=theme(),
             css_paths=assets.FOLDER / "page.css",
-            head=HEAD,
+            head=HEAD + assets.style("side"),
             footer_links=[],
             run_history=False,
             ssr_mode=False,

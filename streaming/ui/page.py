@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from gradio.events import Dependency
 
 from streaming.chats import Chats
 from streaming.engines.base import Engine
@@ -16,12 +17,14 @@ from streaming.models import title
 from streaming.ui import assets
 from streaming.ui.session import Session, Update
 from streaming.ui.settings import Drawer, build_drawer, own_presets
+from streaming.ui.side import SideList
 
 LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
 ]
+SCRIPTS = ("base", "menu", "turns", "reader", "list", "address", "keys", "page")
 EXAMPLES = (
     ("Explain", "Why is the sky blue? Explain it to a curious ten-year-old."),
     ("Write", "Write a short poem about the sea at night."),
@@ -45,6 +48,8 @@ class Parts:
     composer: gr.Textbox
     status: gr.HTML
     drawer: Drawer
+    feed: gr.HTML  # the side list, on its way to the script
+    notes: gr.HTML  # what the script is to do once
 
     def outputs(self) -> list[Any]:
         named = [
@@ -74,7 +79,6 @@ class Parts:
 class Buttons:
     send: gr.Button
     stop: gr.Button
-    new: gr.Button
 
 
 def build_page(chats: Chats, engine: Engine) -> gr.Blocks:
@@ -82,10 +86,11 @@ def build_page(chats: Chats, engine: Engine) -> gr.Blocks:
     model = title(engine.status().model)
     page = gr.Blocks(title="Streaming", analytics_enabled=False, fill_width=True)
     with page:
+        gr.HTML(assets.read("side.html"), elem_id="side-place", js_on_load=None, apply_default_css=False)
         gr.HTML(assets.fill("header.html", model=model), elem_id="header", js_on_load=None)
-        new = gr.Button("New chat", elem_id="new-chat")
         gr.HTML(assets.read("help.html"), elem_id="help", js_on_load=None)
-        tools = gr.HTML([], html_template="", elem_id="tools", js_on_load=assets.read("page.js"))
+        feed, notes = _script("feed"), _script("notes")
+        tools = _script(*SCRIPTS, elem_id="tools")
         with gr.Sidebar(position="right", open=False, width=340, elem_id="drawer", label="Settings"):
             drawer = build_drawer()
         with gr.Column(elem_id="column"):
@@ -110,9 +115,22 @@ def build_page(chats: Chats, engine: Engine) -> gr.Blocks:
                 stop = gr.Button("Stop", elem_id="stop", min_width=36)
             status = gr.HTML("", elem_id="status", js_on_load=None)
         browser = gr.BrowserState({}, storage_key="streaming-visitor", secret="streaming")
-        parts = Parts(browser, banner, history, live, tools, problem, composer, status, drawer)
-        _wire(page, parts, Session(chats, engine), Buttons(send, stop, new))
+        parts = Parts(browser, banner, history, live, tools, problem, composer, status, drawer, feed, notes)
+        session, side = Session(chats, engine), SideList(chats)
+        loaded = _wire(page, parts, session, Buttons(send, stop))
+        _wire_side(parts, side, loaded)
+
+        async def leave(request: gr.Request) -> None:
+            session.leave(request.session_hash or "")
+            await side.leave(request.session_hash or "")
+
+        page.unload(leave)
     return page
+
+
+def _script(*names: str, elem_id: str | None = None) -> gr.HTML:
+    """A component without looks: its value goes to the script, whose wishes come back as its events."""
+    return gr.HTML({}, html_template="", elem_id=elem_id or names[0], js_on_load=assets.script(*names))
 
 
 def _chatbot(elem_id: str, label: str) -> gr.Chatbot:
@@ -130,16 +148,18 @@ def _chatbot(elem_id: str, label: str) -> gr.Chatbot:
     )
 
 
-def _wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> None:
-    """Connect events and handlers. What changes something runs first, then `watch` on few components, then `rest`."""
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+
+
+def _wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> Dependency:
+    """Connect the chat's events. What changes something runs first, then `watch` on few components, then `rest`.
+
+    Returns the event that loads the page: from its end on the browser knows who it is.
+    """
     browser, drawer, outputs = parts.browser, parts.drawer, parts.outputs()
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
 
     async def load(request: gr.Request, kept: Any) -> Values:
-        return parts.assign(session.load(kept, request))
-
-    async def settings(request: gr.Request, kept: Any) -> Values:
-        return parts.assign(session.settings(kept, request))
+        return parts.assign(await session.load(kept, request))
 
     async def send(request: gr.Request, text: str, kept: Any, *values: Any) -> Values:
         return parts.assign(await session.send(text, kept, values, request))
@@ -147,8 +167,8 @@ def _wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> 
     async def act(request: gr.Request, action: gr.EventData, kept: Any, *values: Any) -> Values:
         return parts.assign(await session.act(action._data, kept, values, request))
 
-    async def new(request: gr.Request, kept: Any) -> Values:
-        return parts.assign(await session.new(kept, request))
+    async def open_(request: gr.Request, action: gr.EventData, kept: Any) -> Values:
+        return parts.assign(await session.open(action._data, kept, request)) or gr.skip()
 
     async def watch(request: gr.Request, kept: Any) -> AsyncIterator[tuple[Any, Any]]:
         async for update in session.watch(kept, request):
@@ -157,17 +177,37 @@ def _wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> 
     async def rest(request: gr.Request, kept: Any) -> Values:
         return parts.assign(session.rest(kept, request)) or gr.skip()
 
-    page.load(session.watch_engine, None, [parts.banner, drawer.thinking], **quiet)
-    page.load(own_presets, [drawer.presets], [drawer.preset], **quiet)
-    page.load(settings, [browser], drawer.fields, **quiet)
+    page.load(session.watch_engine, None, [parts.banner, drawer.thinking], **QUIET)
+    page.load(own_presets, [drawer.presets], [drawer.preset], **QUIET)
+    loaded = page.load(load, [browser], outputs, **QUIET)
     typed = [parts.composer.submit, buttons.send.click]
     for event in (
-        page.load(load, [browser], outputs, **quiet),
-        gr.on(typed, send, [parts.composer, browser, *drawer.fields], outputs, **quiet),
-        parts.tools.submit(act, [browser, *drawer.fields], outputs, **quiet),
-        buttons.new.click(new, [browser], outputs, trigger_mode="multiple", **quiet),
+        loaded,
+        gr.on(typed, send, [parts.composer, browser, *drawer.fields], outputs, **QUIET),
+        parts.tools.submit(act, [browser, *drawer.fields], outputs, **QUIET),
+        parts.tools.select(open_, [browser], outputs, trigger_mode="multiple", **QUIET),
     ):
-        watched = event.then(watch, [browser], [parts.live, parts.status], trigger_mode="multiple", **quiet)
-        watched.then(rest, [browser], outputs, trigger_mode="multiple", **quiet)
-    page.unload(session.leave)
-    buttons.stop.click(session.stop, [browser], None, queue=False, trigger_mode="multiple", **quiet)
+        watched = event.then(watch, [browser], [parts.live, parts.status], trigger_mode="multiple", **QUIET)
+        watched.then(rest, [browser], outputs, trigger_mode="multiple", **QUIET)
+    buttons.stop.click(session.stop, [browser], None, queue=False, trigger_mode="multiple", **QUIET)
+    return loaded
+
+
+def _wire_side(parts: Parts, side: SideList, loaded: Dependency) -> None:
+    """Connect the list's events, which touch nothing of the chat."""
+    browser, feed, said = parts.browser, parts.feed, [parts.problem, parts.notes]
+
+    async def follow(request: gr.Request, action: gr.EventData, kept: Any) -> AsyncIterator[Any]:
+        async for update in side.follow(action._data, kept, request):
+            yield update
+
+    async def change(request: gr.Request, action: gr.EventData, kept: Any) -> Any:
+        return await side.change(action._data, kept, request)
+
+    async def hide(request: gr.Request) -> None:
+        await side.leave(request.session_hash or "")
+
+    loaded.then(follow, [browser], [feed], trigger_mode="multiple", **QUIET)
+    feed.submit(follow, [browser], [feed], trigger_mode="multiple", **QUIET)
+    feed.edit(change, [browser], said, trigger_mode="multiple", **QUIET)
+    feed.clear(hide, None, None, trigger_mode="multiple", **QUIET)

@@ -3,13 +3,16 @@
 Chatbot content is always a list of text parts: as a plain string Gradio would strip its indentation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 from typing import Any
 
+from streaming.chats import Snapshot
 from streaming.conversation import Node
 from streaming.engines.base import Status
 from streaming.events import Finished
+from streaming.listing import Entry
 from streaming.runs import View
 from streaming.ui.markup import to_markdown
 
@@ -27,9 +30,15 @@ def turns(nodes: Sequence[Node]) -> list[Turn]:
     return shown
 
 
-def live_turns(question: Node, view: View) -> list[Turn]:
+def split(nodes: Sequence[Node]) -> tuple[Sequence[Node], Node | None]:
+    """What is settled while the last of the nodes is being written, and the question that it answers."""
+    asked = nodes[-2] if len(nodes) > 1 and nodes[-2].message.role == "user" else None
+    return (nodes[:-2], asked) if asked else (nodes[:-1], None)
+
+
+def live_turns(question: Node | None, view: View) -> list[Turn]:
     """The question and as much of its answer as there is."""
-    shown = [_turn("user", question.message.content)]
+    shown = [_turn("user", question.message.content)] if question else []
     if view.reasoning:
         thinking = view.phase == "thinking"
         title = f"{'Thinking…' if thinking else 'Thought for'} {view.thought_s:.1f} s"
@@ -39,7 +48,19 @@ def live_turns(question: Node, view: View) -> list[Turn]:
     return shown
 
 
-def tools(nodes: Sequence[Node], *, last: bool = True) -> list[dict[str, Any]]:
+def script_value(snapshot: Snapshot) -> dict[str, Any]:
+    """What the page's script needs to know of a conversation."""
+    settled, _ = split(snapshot.nodes) if snapshot.run is not None else (snapshot.nodes, None)
+    return {
+        "conversation": snapshot.conversation_id,
+        "title": snapshot.title,
+        "rows": tools(settled, snapshot.versions, last=snapshot.run is None),
+    }
+
+
+def tools(
+    nodes: Sequence[Node], versions: Mapping[str, tuple[int, int]] = MappingProxyType({}), *, last: bool = True
+) -> list[dict[str, Any]]:
     """For each message of `turns` what the page's script needs for its tools: id, kind, raw text, note, figures."""
     rows: list[dict[str, Any]] = []
     for node in nodes:
@@ -48,10 +69,29 @@ def tools(nodes: Sequence[Node], *, last: bool = True) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"id": node.id, "kind": node.message.role, "text": node.message.content}
         if node.message.role == "assistant":
             row |= {"figures": _figures(node.finished), "note": _note(node), "failed": node.state == "failed"}
+        if node.id in versions:
+            row["version"] = versions[node.id]
         rows.append(row)
     if rows and last:
         rows[-1]["last"] = True
     return rows
+
+
+def side_list(query: str, entries: Iterable[Entry], *, full: bool) -> dict[str, Any]:
+    """The list at the side; the page's script puts the days to it, since only the browser knows its time zone."""
+    shown = [
+        {
+            "id": entry.id,
+            "title": entry.title,
+            "updated": entry.updated,
+            "pinned": entry.pinned,
+            "running": entry.running,
+            "hit": entry.hit,
+            "node": entry.hit_node,
+        }
+        for entry in entries
+    ]
+    return {"query": query, "entries": shown, "full": full}
 
 
 def _turn(role: str, text: str) -> Turn:
@@ -65,7 +105,11 @@ def _thought(reasoning: str, title: str, *, done: bool) -> Turn:
 def _note(node: Node) -> str:
     if node.state == "failed":
         return node.error
-    notes = {"stopped": "Stopped", "cut": "Cut off at the token limit"}
+    notes = {
+        "stopped": "Stopped",
+        "cut": "Cut off at the token limit",
+        "interrupted": "Interrupted: the app ended while this was being written",
+    }
     parts = [notes[node.state]] if node.state in notes else []
     dropped = node.finished.usage.dropped_messages if node.finished else 0
     if dropped:
@@ -94,7 +138,9 @@ def status_line(engine: Status, view: View | None, last: Finished | None = None)
     parts = [f"<b>{view.tps:.1f} tok/s</b>"] if view.tps else []
     parts += [f"first token {view.ttft_s:.2f} s"] if view.ttft_s is not None else []
     prompt = view.prefill.total if view.prefill is not None else 0
-    return _status(view.phase, [*parts, _context(prompt + view.tokens, engine)])
+    parts.append(_context(prompt + view.tokens, engine))
+    parts += [f"{engine.running} answers at once"] if engine.running > 1 else []
+    return _status(view.phase, parts)
 
 
 def _waiting(view: View) -> str:
@@ -125,9 +171,10 @@ def _status(phase: str, parts: list[str]) -> str:
     return f'<div class="status-line" data-phase="{phase}">{SEPARATOR.join(parts) or "&nbsp;"}</div>'
 
 
-def problem(message: str) -> str:
-    """Why a request was refused, right above the composer, where the text still is."""
-    return f'<div class="problem" role="alert">{escape(message)}</div>' if message else ""
+def problem(message: str, unsaved: str = "") -> str:
+    """Why a request was refused, right above the composer, where the text still is; and why nothing is being saved."""
+    lines = f'<div class="problem" role="alert">{escape(message)}</div>' if message else ""
+    return lines + (f'<div class="problem unsaved" role="status">{escape(unsaved)}</div>' if unsaved else "")
 
 
 def banner(engine: Status) -> str:

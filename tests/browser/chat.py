@@ -4,11 +4,17 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}}
+
+
+def verbatim(text: str, pace: int = 500) -> str:
+    """A message that the scripted engine answers with this text, at `pace` tokens/s."""
+    return f"/pace {pace}\n/text\n{text}"
 
 
 class Chat:
@@ -58,7 +64,43 @@ class Chat:
         row.hover()
         row.locator(f".tool-{name}").click()
 
+    def more(self, row: Locator, name: str) -> None:
+        """What is behind a message's "more" button."""
+        row.hover()
+        row.locator(".tool-more").click()
+        self.page.get_by_role("menuitem", name=name).click()
+
+    def new(self) -> None:
+        self.page.get_by_role("button", name="New chat", exact=True).first.click()
+        expect(self.page.locator("#greeting")).to_be_visible()
+
+    def start(self, *texts: str) -> str:
+        """A new conversation in which these are answers; returns its id."""
+        if self.rows.count():
+            self.new()
+        for text in texts:
+            self.ask(verbatim(text))
+        return self.id
+
+    def entry(self, text: str) -> Locator:
+        """A line of the side list."""
+        return self.page.locator("#list .entry").filter(has_text=text)
+
+    def entry_menu(self, text: str, name: str) -> None:
+        self.entry(text).hover()
+        self.entry(text).locator(".entry-more").click()
+        self.page.get_by_role("menuitem", name=name).click()
+
     # -- what an eye sees
+
+    @property
+    def id(self) -> str:
+        """The conversation that the address bar names."""
+        return parse_qs(urlsplit(self.page.url).query).get("c", [""])[0]
+
+    @property
+    def titles(self) -> Locator:
+        return self.page.locator("#list .entry-title")
 
     @property
     def rows(self) -> Locator:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.browser.chat import Chat, tab
 from tests.browser.chromium import NoBrowser, launched, provide
 from tests.browser.server import RunningApp, running_app
 
@@ -32,6 +33,20 @@ def chromium() -> Iterator[Browser]:
     """The browser. Tests open a context of their own: `with chromium.new_context() as context`."""
     with launched() as browser:
         yield browser
+
+
+@pytest.fixture(scope="package")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApp]:
+    """The app that tests share which do not need one of their own: each is a visitor of its own there."""
+    with running_app(tmp_path_factory.mktemp("app")) as running:
+        yield running
+
+
+@pytest.fixture
+def chat(chromium: Browser, app: RunningApp) -> Iterator[Chat]:
+    """A desktop tab on the shared app, in a browser of its own."""
+    with tab(chromium, app.url) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,0 +1,70 @@
+"""Who a browser is, and what it asks for: read from values that any client can make up, so nothing in them is trusted.
+
+A visitor is known by the secret id in the browser's storage, or by the login.
+"""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+LONGEST_ID = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who looks at which conversation ("": a new one) in which tab, and the last message that the tab has shown."""
+
+    owner: str
+    conversation_id: str
+    tab: str
+    seen: str | None = None
+
+    @classmethod
+    def of(cls, browser: Any, request: gr.Request) -> "Visitor":
+        """The sender of an event."""
+        kept = browser if isinstance(browser, dict) else {}
+        owner, conversation_id, seen = (_name(kept.get(key)) for key in ("owner", "conversation", "seen"))
+        if request.username:
+            owner = f"user:{request.username}"
+        elif len(owner) < 16 or owner.startswith("user:"):
+            owner, conversation_id = secrets.token_urlsafe(24), ""
+        return cls(owner, conversation_id, request.session_hash or "", seen or None)
+
+    def kept(self, conversation_id: str, seen: str | None) -> dict[str, str]:
+        """What the browser is to keep from now on."""
+        return {"owner": self.owner, "conversation": conversation_id, "seen": seen or ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What the page's script asks for: an operation, what it is about, and a text or a number for it."""
+
+    op: str = ""
+    id: str = ""
+    text: str = ""
+    node: str = ""
+    step: int = 0
+
+    @classmethod
+    def of(cls, asked: Any) -> "Action":
+        given = asked if isinstance(asked, dict) else {}
+        text = given.get("text")
+        step = given.get("step")
+        return cls(
+            _name(given.get("op")),
+            _name(given.get("id")),
+            text if isinstance(text, str) else "",
+            _name(given.get("node")),
+            step if isinstance(step, int) and abs(step) == 1 else 0,
+        )
+
+
+def linked(request: gr.Request) -> str | None:
+    """The conversation that the address bar names; None if it names none."""
+    return _name(request.query_params.get("c")) or None
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) and len(value) <= LONGEST_ID else ""
