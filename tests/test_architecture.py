@@ -25,7 +25,7 @@ LAYERS = (
     "engines.worker engines.generate",
     "engines.batching",
     "engines.lanes",
-    "engines.transcript engines.refusals",
+    "engines.transcript engines.refusals engines.fitting",
     "engines.server",
     "engines.relay",
     "engines.scripted engines.local engines.remote",

@@ -28,7 +28,7 @@ from streaming.errors import (
     StreamingError,
 )
 from streaming.events import Queued, TextDelta, Usage
-from streaming.messages import Message, Sampling
+from streaming.messages import Beam, Message, Sampling
 from tests.browser.server import free_port
 from tests.fake_server import FakeServer, chunk
 from tests.serving import Served, scripted_server, serve_engine
@@ -335,6 +335,33 @@ def test_no_more_at_once_than_there_are_places(remote: Serve, fake: FakeServer) 
     readers[0].generation.cancel()
     assert waiting.wait().text == "one two"
     assert [reader.positions for reader in readers] == [[], []]
+
+
+def too_long(prompt: int) -> JSONResponse:
+    words = f"This model's maximum context length is 100 tokens and your request has {prompt} input tokens."
+    return JSONResponse({"error": {"message": words, "code": 400}}, 400)
+
+
+def test_a_conversation_that_a_server_does_not_shorten(remote: Serve, fake: FakeServer) -> None:
+    """vLLM refuses it, and by default even an answer that could only in the end be too long."""
+    fake.answers[:] = [too_long(70), too_long(70), WHOLE]
+    messages = [Message("user", "a" * 30), Message("assistant", "b" * 30), Message("user", "c" * 10)]
+    reader = Reader(remote().stream(messages, Sampling(max_new_tokens=1000)), nothing).wait()
+    assert (reader.text, reader.finished.usage.dropped_messages) == ("one two", 2)
+    asked = [(len(request["messages"]), request["max_tokens"]) for request in fake.asked]
+    assert asked == [(3, 1000), (1, 50), (1, 30)]
+
+
+def test_a_message_that_no_shortening_helps(remote: Serve, fake: FakeServer) -> None:
+    fake.answers[:] = [too_long(101), WHOLE]
+    engine = remote()
+    assert isinstance(ask(engine, "word " * 100).wait().error, ContextTooLong)
+    assert ask(engine, "Hello").wait().text == "one two"
+
+
+def test_strategies_are_refused_in_words(remote: Serve) -> None:
+    with pytest.raises(InvalidRequest, match="strategies"):
+        ask(remote(), "Hello", Sampling(strategy=Beam(num_beams=2)))
 
 
 # -- another app of this kind

@@ -23,7 +23,10 @@ _REASONS: dict[str, FinishReason] = {
 
 
 class Relay:
-    """`begun`: some of the answer has come. `ended`: the server, or a stop string, has ended it."""
+    """`begun`: some of the answer has come. `ended`: the server, or a stop string, has ended it.
+
+    `dropped_messages` were not sent.
+    """
 
     def __init__(self, sampling: Sampling, generation: Generation, stopwatch: Stopwatch) -> None:
         self._generation = generation
@@ -33,6 +36,7 @@ class Relay:
         self._stopped_by: str | None = None
         self._usage: Usage | None = None
         self.begun = False
+        self.dropped_messages = 0
 
     @property
     def ended(self) -> bool:
@@ -69,6 +73,7 @@ class Relay:
         reason = self._reason
         pieces = self._transcript.tokens
         usage = self._usage or Usage(completion_tokens=pieces)
+        usage = replace(usage, dropped_messages=usage.dropped_messages + self.dropped_messages)
         timings = self._stopwatch.timings()
         if pieces > 1 and usage.completion_tokens > 1:  # a piece may be several tokens, and a token no piece
             speed = timings.decode_tps * (usage.completion_tokens - 1) / (pieces - 1)

@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from streaming.engines.base import Generation, Status
+from streaming.engines.fitting import Fitting
 from streaming.engines.queue import FairQueue, Request
 from streaming.engines.relay import Relay
 from streaming.engines.server import Patience, ServedModel, Server
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import CLOSED
 from streaming.errors import (
+    ContextTooLong,
     EngineClosed,
     GenerationFailed,
+    InvalidRequest,
     ModelError,
     ModelNotFound,
     ServerUnavailable,
@@ -32,6 +35,7 @@ from streaming.messages import Message, Sampling, check_messages
 
 MAX_RUNNING = 64  # answers at once; a server has a queue of its own, but its turns are not fair
 TRIES = 3
+SHORTENED = 12  # times that a conversation is made shorter for one answer
 WAIT_S = 20.0  # for a server that is not there, until requests are refused
 AGAIN_S = 1.0  # until a server that was not there is asked again
 CHECK_S = 15.0  # until one that was there is
@@ -108,6 +112,10 @@ class RemoteEngine:
     def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
         check_messages(messages)
         sampling = sampling or Sampling()
+        if sampling.strategy is not None:
+            raise InvalidRequest(
+                "Only --engine local knows strategies: a server makes its tokens its own way.", "strategy"
+            )
         self.start()
         generation = Generation(lambda: self._cancel(request))
         job = _Job(tuple(messages), sampling, sampling.max_new_tokens or self._max_new_tokens)
@@ -269,11 +277,16 @@ class RemoteEngine:
 
     async def _converse(self, relay: Relay, request: Request[_Job]) -> None:
         """Try until the answer has begun: after that a second try would say something else."""
-        tries = 1
+        fitting = Fitting(request.job.messages, request.job.max_new_tokens)
+        tries = shortened = 0
         while True:
             try:
-                await self._try(relay, request.job)
+                await self._try(relay, fitting, request.job.sampling)
                 return
+            except ContextTooLong as error:
+                shortened += 1
+                if relay.begun or shortened > SHORTENED or not fitting.tighten(error):
+                    raise
             except ModelNotFound:
                 self._doubt.set()  # it may have another one now
                 raise
@@ -284,9 +297,9 @@ class RemoteEngine:
                     return
                 if relay.begun:
                     raise GenerationFailed(f"The connection broke in the middle of this answer. {error}") from error
+                tries += 1
                 if tries == TRIES:
                     raise
-                tries += 1
                 request.generation.emit(Queued(1, str(error)))
                 await self._wait_ready(error)
 
@@ -297,10 +310,11 @@ class RemoteEngine:
         except TimeoutError:
             raise error from error.__cause__
 
-    async def _try(self, relay: Relay, job: _Job) -> None:
+    async def _try(self, relay: Relay, fitting: Fitting, sampling: Sampling) -> None:
         model = self._view.model
         assert model is not None  # nobody is let in before the server has been seen
-        pieces = self._server.answer(model.name, job.messages, job.sampling, job.max_new_tokens)
+        relay.dropped_messages = fitting.dropped
+        pieces = self._server.answer(model.name, fitting.messages, sampling, fitting.max_new_tokens)
         async with aclosing(pieces):
             async for piece in pieces:
                 if not relay.read(piece):
