@@ -222,3 +222,8 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def on_zero_gpu(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is a Space that gets a GPU only for as long as an answer takes."""
+    return environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streaming import hub, memory, starter
+from streaming.config import on_zero_gpu
 from streaming.errors import ModelError, ModelNotFound, ModelTooLarge
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
 
     from streaming import packing
 
-    accelerated = torch.accelerator.is_available()
+    borrowed = on_zero_gpu()  # there is a GPU at times, and not now
+    accelerated = borrowed or torch.accelerator.is_available()
     where: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     if source.gguf_file:
         where["gguf_file"] = source.gguf_file
@@ -177,7 +179,7 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
                 source.path,
                 config=config,
                 dtype=precision,
-                device_map="auto" if accelerated else None,
+                device_map="auto" if accelerated and not borrowed else None,
                 output_loading_info=True,
                 **where,
             )

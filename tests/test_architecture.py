@@ -23,7 +23,7 @@ LAYERS = (
     "engines.queue engines.answers engines.paged",
     "engines.strategies",
     "engines.worker engines.generate",
-    "engines.batching",
+    "engines.batching engines.zero_gpu",
     "engines.lanes",
     "engines.transcript engines.refusals engines.fitting",
     "engines.server",

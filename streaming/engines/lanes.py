@@ -12,6 +12,7 @@ from streaming.engines.batching import BatchLane
 from streaming.engines.generate import GenerateLane, explained, nobody
 from streaming.engines.queue import Job, Request
 from streaming.engines.worker import Worker
+from streaming.engines.zero_gpu import ZeroGpuLane
 from streaming.errors import StreamingError
 
 
@@ -25,7 +26,7 @@ class Lanes(Generic[Job]):
     def __init__(
         self,
         worker: Worker[Job],
-        single: GenerateLane,
+        single: GenerateLane | ZeroGpuLane,
         batch: BatchLane | None,
         *,
         wants: Callable[[Request[Job]], int],

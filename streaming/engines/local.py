@@ -8,10 +8,11 @@ Prompts are rendered by whoever asks. Importing this loads no torch.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from streaming import memory, models
-from streaming.config import Config
+from streaming.config import Config, on_zero_gpu
 from streaming.engines.base import Generation, Status
 from streaming.engines.queue import Request
 from streaming.engines.stopwatch import Stopwatch
@@ -23,7 +24,9 @@ from streaming.templates import ChatTemplate, Prompt
 if TYPE_CHECKING:
     from streaming.engines.answers import Answer, Answers
     from streaming.engines.batching import BatchLane
+    from streaming.engines.generate import GenerateLane
     from streaming.engines.lanes import Lanes
+    from streaming.engines.zero_gpu import ZeroGpuLane
 
 BATCH_SHARE = 0.75  # of the memory for caches; the rest is for those answered alone
 
@@ -93,23 +96,35 @@ class LocalEngine:
     # -- the inference thread
 
     def _load(self) -> None:
+        if on_zero_gpu():
+            import_module("spaces")  # before torch looks for GPUs: there will be some
         self._worker.say(f"Looking for the model {self._config.model}")
         source = models.prepare(self._config.model, cache_dir=self._config.cache_dir, progress=self._worker.say)
         self._worker.say(f"Loading {source.name} into memory")
         model = models.load(source, dtype=self._config.dtype)
         from streaming.engines.answers import Answers
-        from streaming.engines.generate import GenerateLane
         from streaming.engines.lanes import Lanes
 
         answers = Answers(model)
+        batch, single = self._open_lanes(model, answers)
+        template = ChatTemplate(model.tokenizer, model.context_tokens)
+        lanes = Lanes(self._worker, single, batch, wants=self._wants, open_answer=self._open_answer)
+        self._loaded = _Loaded(template, answers, lanes, model.context_tokens, model.notices + template.notices)
+
+    def _open_lanes(
+        self, model: models.Model, answers: "Answers"
+    ) -> "tuple[BatchLane | None, GenerateLane | ZeroGpuLane]":
+        from streaming.engines.generate import GenerateLane
+        from streaming.engines.zero_gpu import ZeroGpuLane
+
+        if on_zero_gpu():
+            return None, ZeroGpuLane(model)
         cache_bytes = int(1e9 * (self._config.kv_cache_gb or 0)) or memory.cache_bytes(model.model.device)
         batch = self._open_batch(model, int(BATCH_SHARE * cache_bytes))
         single_share = 1 - BATCH_SHARE if batch else 1
         single = GenerateLane(model, answers, cache_bytes=int(single_share * cache_bytes))
         single.warm_up()
-        template = ChatTemplate(model.tokenizer, model.context_tokens)
-        lanes = Lanes(self._worker, single, batch, wants=self._wants, open_answer=self._open_answer)
-        self._loaded = _Loaded(template, answers, lanes, model.context_tokens, model.notices + template.notices)
+        return batch, single
 
     def _open_batch(self, model: models.Model, cache_bytes: int) -> "BatchLane | None":
         from streaming.engines.batching import BatchLane, NotBatchable

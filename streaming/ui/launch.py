@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 
 from streaming.api import Access, CrossOrigin, MeteredEngine, Metrics, SafeHeaders, routes
 from streaming.chats import Chats
-from streaming.config import Config
+from streaming.config import Config, on_zero_gpu
 from streaming.engines import Engine, open_engine
 from streaming.errors import ConfigError
 from streaming.passwords import PasswordFile
@@ -34,6 +34,8 @@ class App:
         """Start the engine and serve the page and the API; with `block`, until Ctrl-C. Raises ConfigError if the
         address cannot be had."""
         self.engine.start()
+        if on_zero_gpu():
+            self.engine.wait_ready()  # what is to go onto a GPU is looked for when the page starts, and never again
         try:
             self._serve()
         except OSError as error:
