@@ -29,7 +29,7 @@ class Message:
         for name in ("content", "reasoning"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidRequest(f"The {name} of the {self.role} message is not a text.", name)
-            if not _is_unicode(getattr(self, name)):
+            if not is_unicode(getattr(self, name)):
                 raise InvalidRequest(f"The {name} of the {self.role} message holds half a character.", name)
 
     @property
@@ -62,7 +62,7 @@ def _text_of_part(part: object, where: str) -> str:
     raise InvalidRequest(f"{where} has a part of the kind {kind!r}: only text can be read.", f"{where}.content")
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """False for a lone surrogate: JSON can carry one, and no tokenizer, file or database can."""
     try:
         text.encode()
