@@ -13,9 +13,17 @@ from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, T
 from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling
 
 if TYPE_CHECKING:
+    from streaming.pipelines import pipeline
     from streaming.streamers import BeamStreamer, IteratorStreamer, PrintStreamer, StreamCallback, generate_stream
 
-_NEED_TORCH = {"BeamStreamer", "IteratorStreamer", "PrintStreamer", "StreamCallback", "generate_stream"}
+_NEED_TORCH = {
+    "BeamStreamer": "streaming.streamers",
+    "IteratorStreamer": "streaming.streamers",
+    "PrintStreamer": "streaming.streamers",
+    "StreamCallback": "streaming.streamers",
+    "generate_stream": "streaming.streamers",
+    "pipeline": "streaming.pipelines",
+}
 
 __all__ = [
     "Assisted",
@@ -38,10 +46,11 @@ __all__ = [
     "TextDelta",
     "generate_stream",
     "open_engine",
+    "pipeline",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _NEED_TORCH:
-        return getattr(import_module("streaming.streamers"), name)
+        return getattr(import_module(_NEED_TORCH[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

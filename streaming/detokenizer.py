@@ -24,7 +24,7 @@ _UTF8 = getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
-    """Text of one sequence of token ids, piece by piece. Special tokens are left out.
+    """Text of one sequence of token ids, piece by piece, without special tokens unless they are asked for.
 
     Three kinds of tokenizers are told apart by their decoder:
 
@@ -36,8 +36,8 @@ class Detokenizer:
       the bytes that may complete it. A decoder that changes text further back than a token cannot be streamed.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        self._reader = _reader(tokenizer)
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, skip_special_tokens: bool = True) -> None:
+        self._reader = _reader(tokenizer, skip_special_tokens)
 
     def add(self, ids: int | list[int]) -> str:
         """The text that has become certain with these ids; often empty."""
@@ -64,11 +64,13 @@ class _Reader(Protocol):
     def fork(self) -> "_Reader": ...
 
 
-def _reader(tokenizer: "PreTrainedTokenizerBase") -> _Reader:
+def _reader(tokenizer: "PreTrainedTokenizerBase", skip_special_tokens: bool) -> _Reader:
+    """One that knows of no special tokens shows all of them."""
     if not _decodes_in_rust(tokenizer):
-        return _Window(tokenizer, frozenset(tokenizer.all_special_ids))
+        return _Window(tokenizer, frozenset(tokenizer.all_special_ids if skip_special_tokens else ()))
     backend: Tokenizer = tokenizer.backend_tokenizer
-    special = frozenset(index for index, token in tokenizer.added_tokens_decoder.items() if token.special)
+    added = tokenizer.added_tokens_decoder.items() if skip_special_tokens else ()
+    special = frozenset(index for index, token in added if token.special)
     parts = _decoder_parts(backend)
     if parts == ["ByteLevel"]:
         return _Bytes(backend, special)
@@ -202,7 +204,8 @@ class _Window:
                 return
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        skip = bool(self._special)
+        return str(self._tokenizer.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False))
 
 
 class _TokenWindow(_Window):

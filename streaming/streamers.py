@@ -31,13 +31,15 @@ class Streamer(Protocol):
 
 
 class _TextStreamer:
-    """A streamer that turns ids into text; a subclass says where the text goes. Special tokens are left out.
+    """A streamer that turns ids into text; a subclass says where the text goes.
 
     `put` raises ValueError for a batch, and RuntimeError for a second `generate` with the same streamer.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, skip_prompt: bool = True) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, skip_prompt: bool = True, *, skip_special_tokens: bool = True
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
         self._skip_next = skip_prompt
         self._ended = False
 
@@ -70,14 +72,20 @@ class _TextStreamer:
 class IteratorStreamer(_TextStreamer):
     """Iterates over the text while `generate` runs in another thread. One consumer.
 
+    Special tokens are left out, as the end of the answer is, but with skip_special_tokens=False.
     Who runs `generate` hands its exception to `fail`, or the consumer would wait for ever; generate_stream does so.
     `timeout`: seconds without new text after which the iteration raises TimeoutError.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, skip_prompt: bool = True, timeout: float | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        skip_prompt: bool = True,
+        timeout: float | None = None,
+        *,
+        skip_special_tokens: bool = True,
     ) -> None:
-        super().__init__(tokenizer, skip_prompt)
+        super().__init__(tokenizer, skip_prompt, skip_special_tokens=skip_special_tokens)
         self._timeout = timeout
         self._texts: SimpleQueue[str | None] = SimpleQueue()  # None: nothing follows
         self._exhausted = False

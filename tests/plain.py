@@ -43,8 +43,8 @@ def common_prefix(texts: list[str]) -> str:
     return next((low[:index] for index in range(len(low)) if low[index] != high[index]), low)
 
 
-def full_decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+def full_decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, skip: bool = True) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=skip, clean_up_tokenization_spaces=False))
 
 
 def random_pieces(ids: Sequence[int], random: Random) -> list[int | list[int]]:

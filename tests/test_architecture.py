@@ -31,7 +31,7 @@ LAYERS = (
     "engines.relay",
     "engines.scripted engines.local engines.remote",
     "engines",
-    "runs",
+    "runs pipelines",
     "turns",
     "chats",
     "api terminal",  # with all in api/

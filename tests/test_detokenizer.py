@@ -18,8 +18,8 @@ from tests.tokenizers import KINDS, made, with_added_tokens
 INVALID = "\ufffd"
 
 
-def streamed(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[int | list[int]]) -> list[str]:
-    detokenizer = Detokenizer(tokenizer)
+def streamed(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[int | list[int]], *, skip: bool = True) -> list[str]:
+    detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip)
     return [*map(detokenizer.add, pieces), detokenizer.finish()]
 
 
@@ -83,10 +83,11 @@ def some_ids(draw: st.DrawFn, kind: str) -> list[int]:
     return draw(st.lists(st.sampled_from(pool), max_size=40))
 
 
-@given(st.data(), st.sampled_from(list(KINDS)), st.randoms(use_true_random=False))
-def test_any_ids_in_any_pieces(data: st.DataObject, kind: str, random: Random) -> None:
+@given(st.data(), st.sampled_from(list(KINDS)), st.randoms(use_true_random=False), st.booleans())
+def test_any_ids_in_any_pieces(data: st.DataObject, kind: str, random: Random, skip: bool) -> None:
     ids = data.draw(some_ids(kind))
-    assert "".join(streamed(made(kind), random_pieces(ids, random))) == full_decode(made(kind), ids)
+    expected = full_decode(made(kind), ids, skip=skip)
+    assert "".join(streamed(made(kind), random_pieces(ids, random), skip=skip)) == expected
 
 
 def futures(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
