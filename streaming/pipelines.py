@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, TextG
 from transformers.pipelines.text_generation import ReturnType
 
 from streaming import models
+from streaming.beams import BeamSearch
 from streaming.stops import StopMatcher
 from streaming.streamers import GenerationCancelled, IteratorStreamer, Streamer
 
@@ -57,10 +58,12 @@ class StreamingPipeline(TextGenerationPipeline):
     for prompt, text in pipe(["Once", "Twice"], stream=True): ...  # prompt is 0 or 1
 
     The pieces of an answer, joined, are the generated_text that the same call gives with return_full_text=False; but
-    stop strings, also those of a stop_sequence, end the text before them, under every strategy. Several prompts are
-    answered one after the other, whatever the batch_size. Nothing is computed before the first piece is asked for; the
-    exception that the model raises is raised there. Closing the iterator, or dropping it, stops the model within one
-    step. Settings that torch keeps for each thread, such as autocast, do not reach a stream.
+    stop strings, also those of a stop_sequence, end the text before them, under every strategy. With num_beams, a
+    piece is what all beams agree on. Several prompts are answered one after the other, whatever the batch_size.
+
+    Nothing is computed before the first piece is asked for; the exception that the model raises is raised there.
+    Closing the iterator, or dropping it, stops the model within one step. Settings that torch keeps for each thread,
+    such as autocast, do not reach a stream.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -124,6 +127,9 @@ class StreamingPipeline(TextGenerationPipeline):
             if (stops := asked.get("stop_strings")) is not None:
                 live.stop_at(stops)
                 generate_kwargs["stop_strings"] = None
+            if (asked.get("num_beams") or 1) > 1:
+                del generate_kwargs["streamer"]  # refused with beams
+                generate_kwargs["custom_generate"] = live.search
         return super()._forward(model_inputs, **generate_kwargs)  # type: ignore[no-untyped-call]
 
 
@@ -142,6 +148,18 @@ class _Live(IteratorStreamer):
     def stop_at(self, stops: Sequence[str]) -> None:
         """transformers itself would show the stop, and under speculation miss it: it looks at the last token only."""
         self._stops = StopMatcher(stops)
+
+    def search(self, model: Any, input_ids: torch.Tensor, **settings: Any) -> Any:
+        """The decoding loop of a beam search, instead of the library's, which would not show it."""
+        self.put(input_ids[:1])
+        return BeamSearch(self._settle)(model, input_ids, **settings)
+
+    def _settle(self, settled: list[int], _: list[int]) -> bool:
+        try:
+            self.put(torch.tensor(settled, dtype=torch.long))
+        except GenerationCancelled:
+            return True
+        return False
 
     def put(self, value: torch.Tensor) -> None:
         super().put(value)

@@ -102,7 +102,17 @@ def test_a_generator_of_prompts_stays_lazy_without_stream(pipe: StreamingPipelin
 @st.composite
 def settings_of_a_call(draw: st.DrawFn) -> dict[str, Any]:
     speculation = draw(
-        st.sampled_from([{}, {}, {"prompt_lookup_num_tokens": 3}, {"draft": "same"}, {"draft": "other"}])
+        st.sampled_from(
+            [
+                {},
+                {},
+                {"prompt_lookup_num_tokens": 3},
+                {"draft": "same"},
+                {"draft": "other"},
+                {"num_beams": 2},
+                {"num_beams": 3},
+            ]
+        )
     )
     sampling = draw(
         st.sampled_from(
@@ -186,6 +196,19 @@ def test_wherever_the_stop_strings_are_given(folder: Path, where: str) -> None:
 def test_an_empty_stop_string_is_refused_to_the_reader(pipe: StreamingPipeline) -> None:
     with pytest.raises(InvalidRequest, match="stop string"):
         list(pipe(PROMPT, stream=True, stop_strings=[""]))
+
+
+def test_beams_stream_what_they_agree_on_and_are_stopped_too(pipe: StreamingPipeline) -> None:
+    settings = {**GREEDY, "num_beams": 3}
+    expected = own_text(pipe, PROMPT, **settings)
+    assert expected != own_text(pipe, PROMPT, **GREEDY)
+    pieces = list(pipe(PROMPT, stream=True, **settings))
+    assert "".join(pieces) == expected
+    assert len(pieces) > 1
+    left = pipe(PROMPT, stream=True, **{**settings, "min_new_tokens": 400, "max_new_tokens": 400})
+    next(left)
+    left.close()
+    assert "".join(pipe(PROMPT, stream=True, **settings)) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
