@@ -11,7 +11,7 @@ import yaml
 
 from streaming.config import PREFIX, Config
 from streaming.engines import Engine
-from tests.tiny import tiny_model
+from tests.tiny import tiny_folder, tiny_model
 from tests.tokenizers import byte_level_bpe
 
 ROOT = Path(__file__).parents[1]
@@ -70,9 +70,11 @@ def test_the_engine_is_shown_as_it_is(readme: str) -> None:
     assert set(re.findall(r"def (\w+)", shown)) == methods
 
 
-def test_its_python_runs(readme: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The two examples for users of the library, on a tiny random model and on the scripted engine."""
-    around_generate, engine = re.findall(r"^```python\n(from.*?)^```$", readme, re.M | re.S)
+def test_its_python_runs(readme: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The examples for users of the library, on a tiny random model and on the scripted engine."""
+    piped, around_generate, engine = re.findall(r"^```python\n(from.*?)^```$", readme, re.M | re.S)
+    exec(piped.replace('"starter"', repr(str(tiny_folder(tmp_path)))), {})
+    assert capsys.readouterr().out
     tokenizer = byte_level_bpe()
     exec(around_generate, {"model": tiny_model(tokenizer), "tokenizer": tokenizer})
     assert capsys.readouterr().out
