@@ -41,6 +41,7 @@ class FakeServer:
             routes=[
                 Route("/v1/models", self._list),
                 Route("/v1/chat/completions", self._answer, methods=["POST"]),
+                Route("/v1/completions", self._answer, methods=["POST"]),
             ]
         )
 

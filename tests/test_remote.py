@@ -4,6 +4,8 @@ Tests of `any_server` run against any, by STREAMING_TEST_BASE_URL and `-k server
 """
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +31,7 @@ from streaming.errors import (
 )
 from streaming.events import Queued, TextDelta, Usage
 from streaming.messages import Beam, Message, Sampling
-from tests.browser.server import free_port
+from tests.browser.server import ROOT, free_port
 from tests.fake_server import FakeServer, chunk
 from tests.serving import Served, scripted_server, serve_engine
 from tests.worlds import TIMEOUT_S, Gate, Reader, ask, cancel_at, nothing
@@ -101,6 +103,37 @@ def test_only_what_is_set_is_sent(remote: Serve, fake: FakeServer) -> None:
         "seed": 3,
         "chat_template_kwargs": {"enable_thinking": False},
     }
+
+
+def test_an_answer_goes_on_where_it_was_cut(remote: Serve, fake: FakeServer) -> None:
+    """In the middle of a text nothing opens a block of thought, and white space is part of it."""
+    fake.answers[:] = [[chunk(" <think>"), chunk(" two"), chunk(finish="stop")]]
+    messages = [Message("user", "Hello"), Message("assistant", "one")]
+    reader = Reader(remote().stream(messages, continues=True), nothing).wait()
+    assert (reader.text, reader.reasoning) == (" <think> two", "")
+    assert fake.asked[0]["messages"][-1] == {"role": "assistant", "content": "one"}
+    assert (fake.asked[0]["add_generation_prompt"], fake.asked[0]["continue_final_message"]) == (False, True)
+
+
+def test_what_has_not_begun_is_answered_and_what_cannot_go_on_is_refused(remote: Serve, fake: FakeServer) -> None:
+    engine, hello = remote(), Message("user", "Hello")
+    assert Reader(engine.stream([hello, Message("assistant", "")], continues=True), nothing).wait().text == "one two"
+    assert (len(fake.asked[0]["messages"]), "continue_final_message" in fake.asked[0]) == (1, False)
+    with pytest.raises(InvalidRequest, match="middle of reasoning"):
+        engine.stream([hello, Message("assistant", "", "hm")], continues=True)
+    with pytest.raises(InvalidRequest, match="last message is the user's"):
+        engine.stream([hello], continues=True)
+
+
+def test_a_text_is_sent_as_it_stands(remote: Serve, fake: FakeServer) -> None:
+    last = {"index": 0, "text": " time", "finish_reason": "length"}
+    fake.answers[:] = [[{"choices": [{"index": 0, "text": " upon a", "finish_reason": None}]}, {"choices": [last]}]]
+    engine = remote()
+    reader = Reader(engine.stream("Once", Sampling(max_new_tokens=3)), nothing).wait()
+    assert (reader.text, reader.finished.reason) == (" upon a time", "length")
+    assert (fake.asked[0]["prompt"], "messages" in fake.asked[0]) == ("Once", False)
+    with pytest.raises(InvalidRequest, match="empty"):
+        engine.stream("")
 
 
 def test_a_server_without_usage_is_asked_again_without_it(remote: Serve, fake: FakeServer) -> None:
@@ -397,6 +430,25 @@ def test_a_stop_reaches_the_model_behind() -> None:
     engine.close()
     served.close()
     behind.close()
+
+
+def test_the_terminal_talks_to_a_server() -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "streaming", "chat", "--engine", "remote"]
+    with scripted_server(port):
+        done = subprocess.run(
+            [*command, "--base-url", f"http://127.0.0.1:{port}/v1"],
+            cwd=ROOT,
+            input="//say 3 tokens at 100 tok/s\n//fail after 1\n",
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert done.stdout.startswith("one two three \n")
+    assert "3 tokens" in done.stderr
+    assert "the script says so" in done.stderr
+    assert done.returncode == 1
 
 
 # -- a server that comes and goes

@@ -28,10 +28,12 @@ class Relay:
     `dropped_messages` were not sent.
     """
 
-    def __init__(self, sampling: Sampling, generation: Generation, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, sampling: Sampling, generation: Generation, stopwatch: Stopwatch, *, goes_on: bool = False
+    ) -> None:
         self._generation = generation
         self._stopwatch = stopwatch
-        self._transcript = Transcript(sampling.stop)
+        self._transcript = Transcript(sampling.stop, begun=goes_on)
         self._finish: str | None = None
         self._stopped_by: str | None = None
         self._usage: Usage | None = None

@@ -43,9 +43,10 @@ CHECK_S = 15.0  # until one that was there is
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    messages: tuple[Message, ...]
+    prompt: str | tuple[Message, ...]
     sampling: Sampling
     max_new_tokens: int
+    continues: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +110,28 @@ class RemoteEngine:
                 self._thread.start()
                 atexit.register(self.close)
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
-        check_messages(messages)
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
         sampling = sampling or Sampling()
         if sampling.strategy is not None:
             raise InvalidRequest(
                 "Only --engine local knows strategies: a server makes its tokens its own way.", "strategy"
             )
+        if isinstance(prompt, str):
+            if not prompt:
+                raise InvalidRequest("There is nothing to go on from: the prompt is empty.", "prompt")
+        else:
+            check_messages(prompt)
+            prompt, continues = _beginning(prompt) if continues else (tuple(prompt), False)
         self.start()
         generation = Generation(lambda: self._cancel(request))
-        job = _Job(tuple(messages), sampling, sampling.max_new_tokens or self._max_new_tokens)
+        job = _Job(prompt, sampling, sampling.max_new_tokens or self._max_new_tokens, continues)
         request = Request(user, job, generation)
         self._queue.put(request)
         self._call(self._admit)
@@ -260,7 +273,9 @@ class RemoteEngine:
             self._answers[request].cancel()
 
     async def _serve(self, request: Request[_Job]) -> None:
-        relay = Relay(request.job.sampling, request.generation, Stopwatch(request.arrived))
+        job = request.job
+        goes_on = job.continues or isinstance(job.prompt, str)
+        relay = Relay(job.sampling, request.generation, Stopwatch(request.arrived), goes_on=goes_on)
         try:
             with suppress(asyncio.CancelledError):  # what was said stays, and the end says that it was cancelled
                 await self._converse(relay, request)
@@ -277,11 +292,12 @@ class RemoteEngine:
 
     async def _converse(self, relay: Relay, request: Request[_Job]) -> None:
         """Try until the answer has begun: after that a second try would say something else."""
-        fitting = Fitting(request.job.messages, request.job.max_new_tokens)
+        job = request.job
+        fitting = Fitting(() if isinstance(job.prompt, str) else job.prompt, job.max_new_tokens)
         tries = shortened = 0
         while True:
             try:
-                await self._try(relay, fitting, request.job.sampling)
+                await self._try(relay, fitting, job)
                 return
             except ContextTooLong as error:
                 shortened += 1
@@ -310,12 +326,25 @@ class RemoteEngine:
         except TimeoutError:
             raise error from error.__cause__
 
-    async def _try(self, relay: Relay, fitting: Fitting, sampling: Sampling) -> None:
+    async def _try(self, relay: Relay, fitting: Fitting, job: _Job) -> None:
         model = self._view.model
         assert model is not None  # nobody is let in before the server has been seen
         relay.dropped_messages = fitting.dropped
-        pieces = self._server.answer(model.name, fitting.messages, sampling, fitting.max_new_tokens)
+        prompt = job.prompt if isinstance(job.prompt, str) else fitting.messages
+        pieces = self._server.answer(model.name, prompt, job.sampling, fitting.max_new_tokens, continues=job.continues)
         async with aclosing(pieces):
             async for piece in pieces:
                 if not relay.read(piece):
                     return
+
+
+def _beginning(messages: Sequence[Message]) -> tuple[tuple[Message, ...], bool]:
+    """What to send so that the last message goes on, and whether there is anything yet to go on from."""
+    last = messages[-1]
+    if last.role != "assistant":
+        raise InvalidRequest(f"There is nothing to go on with: the last message is the {last.role}'s.", "messages")
+    if not last.is_blank:
+        return tuple(messages), True
+    if last.reasoning.strip():
+        raise InvalidRequest("A server cannot go on in the middle of reasoning: ask for a new answer.", "messages")
+    return tuple(messages[:-1]), False

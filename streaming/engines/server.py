@@ -91,14 +91,23 @@ class Server:
         return tuple(listed)
 
     async def answer(
-        self, model: str, messages: Sequence[Message], sampling: Sampling, max_new_tokens: int
+        self,
+        model: str,
+        prompt: str | Sequence[Message],
+        sampling: Sampling,
+        max_new_tokens: int,
+        *,
+        continues: bool = False,
     ) -> AsyncGenerator[Piece, None]:
-        """The pieces of one answer, as they come. Closing the iterator hangs up."""
+        """The pieces of one answer, as they come, or of what goes on from a text, or from the last message.
+
+        Closing the iterator hangs up.
+        """
         clock = asyncio.get_running_loop().time
         deadline, begun = clock() + self._patience.first_s, False
         try:
             async with asyncio.timeout_at(deadline):
-                stream = await self._open(model, messages, sampling, max_new_tokens)
+                stream = await self._open(_body(model, prompt, sampling, max_new_tokens, continues))
             async with stream:
                 chunks = aiter(stream)
                 while True:
@@ -117,9 +126,9 @@ class Server:
         except (AttributeError, TypeError, ValueError) as error:
             raise GenerationFailed(f"What the server at {self._base_url} sent is not in OpenAI's form.") from error
 
-    async def _open(self, model: str, messages: Sequence[Message], sampling: Sampling, max_new_tokens: int) -> Any:
-        completions: Any = self._client.chat.completions
-        body = _body(model, messages, sampling, max_new_tokens) | {"extra_headers": self._headers}
+    async def _open(self, body: dict[str, Any]) -> Any:
+        completions: Any = self._client.completions if "prompt" in body else self._client.chat.completions
+        body = body | {"extra_headers": self._headers}
         if self._tells_usage:
             try:
                 return await completions.create(**body, stream=True, stream_options={"include_usage": True})
@@ -135,7 +144,9 @@ class Server:
         return f"The server has not begun to answer within {self._patience.first_s:.0f} seconds."
 
 
-def _body(model: str, messages: Sequence[Message], sampling: Sampling, max_new_tokens: int) -> dict[str, Any]:
+def _body(
+    model: str, prompt: str | Sequence[Message], sampling: Sampling, max_new_tokens: int, continues: bool
+) -> dict[str, Any]:
     """The request. What is not set is not sent: some servers refuse fields of others, whatever their value."""
     settings = {
         "temperature": sampling.temperature,
@@ -143,15 +154,21 @@ def _body(model: str, messages: Sequence[Message], sampling: Sampling, max_new_t
         "seed": sampling.seed,
         "stop": list(sampling.stop) or None,
     }
-    extensions = {
+    extensions: dict[str, Any] = {
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
-        "chat_template_kwargs": dict(sampling.chat_template_kwargs) or None,
     }
+    if isinstance(prompt, str):
+        asked: dict[str, Any] = {"prompt": prompt}
+    else:
+        asked = {"messages": [{"role": message.role, "content": message.content} for message in prompt]}
+        extensions["chat_template_kwargs"] = dict(sampling.chat_template_kwargs) or None
+    if continues:
+        extensions |= {"add_generation_prompt": False, "continue_final_message": True}
     return {
         "model": model,
-        "messages": [{"role": message.role, "content": message.content} for message in messages],
+        **asked,
         "max_tokens": max_new_tokens,
         **{name: value for name, value in settings.items() if value is not None},
         "extra_body": {name: value for name, value in extensions.items() if value is not None},
@@ -168,10 +185,10 @@ def _piece(chunk: Any) -> Piece:
     if not chunk.choices:
         return Piece(usage=usage)
     choice = chunk.choices[0]
-    delta = choice.delta
+    delta = getattr(choice, "delta", None) or choice  # of a text that goes on there is no delta, but the text itself
     reason = getattr(choice, "stop_reason", None)  # some say which stop string it was, or which token id
     return Piece(
-        text=_text(getattr(delta, "content", None)),
+        text=_text(getattr(delta, "content", None) or getattr(delta, "text", None)),
         reasoning=_text(getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)),
         finish=_text(choice.finish_reason) or None,
         stopped_by=reason if isinstance(reason, str) else None,

@@ -11,16 +11,19 @@ from streaming.reasoning import Part, ReasoningParser
 from streaming.stops import StopMatcher
 
 _NEVER = "\ufdd0"  # in no text: no character
-_CLOSE = "</think>"
+_OPEN, _CLOSE = "<think>", "</think>"
 
 
 class Transcript:
-    """`stopped` is the stop string that ended the text, if one did; `tokens` is what its deltas are to say."""
+    """`stopped` is the stop string that ended the text, if one did; `tokens` is what its deltas are to say.
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
+    `begun`: the text goes on from one that has begun, so that nothing in it can open a block of reasoning.
+    """
+
+    def __init__(self, stops: Sequence[str] = (), *, begun: bool = False) -> None:
         self._stops = StopMatcher(stops)
         self._halves = _Halves()
-        self._answer = ReasoningParser(close=_CLOSE)
+        self._answer = ReasoningParser(open=_NEVER if begun else _OPEN, close=_CLOSE)
         self._thought = ReasoningParser(close=_NEVER, opened=True)
         self._thinking = False
         self._answering = False
