@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
+from streaming.api import MeteredEngine, Metrics
 from streaming.engines.base import Generation, Item, Status
 from streaming.engines.remote import RemoteEngine
 from streaming.engines.script import Hold, Say
@@ -164,7 +165,8 @@ def test_the_first_model_is_taken_and_all_are_listed(remote: Serve, fake: FakeSe
     fake.models["data"] += [{"id": "org/big", "object": "model", "max_model_len": 4096}]
     engine = remote()
     assert engine.wait_ready(TIMEOUT_S).model == "m"
-    assert engine.models() == ("m", "org/big")
+    assert engine.models() == MeteredEngine(engine, Metrics()).models() == ("m", "org/big")
+    assert MeteredEngine(ScriptedEngine(), Metrics()).models() == ()
     named = remote(model="org/big").wait_ready(TIMEOUT_S)
     assert (named.model, named.context_tokens, named.notices) == ("org/big", 4096, ())
 

@@ -4,7 +4,7 @@ Counted at the engine, so that the page's requests are in it as well as the API'
 thread under the registry's short locks; who waits and runs is asked when somebody looks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -115,6 +115,11 @@ class MeteredEngine:
 
     def wait_ready(self, timeout: float | None = None) -> Status:
         return self._engine.wait_ready(timeout)
+
+    def models(self) -> tuple[str, ...]:
+        """The names that the engine's server lists; none where the engine has its model itself."""
+        listed: Callable[[], tuple[str, ...]] | None = getattr(self._engine, "models", None)
+        return listed() if listed is not None else ()
 
     def close(self) -> None:
         self._engine.close()
