@@ -1,9 +1,11 @@
-"""The app: settings, then engine, page and launch. `demo` is the page, for tools that import this file.
+"""The app: settings, then engine, store, page and launch. `demo` is the page, for tools that import this file.
 
 Importing it reads the environment only and loads neither torch nor a model: the engine starts when somebody looks.
+Nor does it touch the disk: the `demo` keeps conversations in memory, so that it can be looked at beside a running app.
 """
 
 import sys
+from dataclasses import replace
 
 from streaming.config import Config
 from streaming.errors import StreamingError
@@ -21,4 +23,4 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 else:
-    demo = build_app(Config.load()).page
+    demo = build_app(replace(Config.load(), no_history=True)).page

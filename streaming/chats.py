@@ -1,26 +1,28 @@
 """Everybody's conversations and the runs that answer in them: what the page is a view of.
 
-The copy here is the truth, never the browser's. Thread-safe: one short lock, under which nothing is computed and no
-engine is called. Every call names its owner, and what belongs to somebody else does not exist.
+The copy here is the truth, never the browser's. Thread-safe: one short lock, under which nothing is computed, no engine
+is called and no disk is touched; but a call may read the disk before it takes it, so none belongs on an event loop, but
+`version`, `changed` and stopping what runs. Every call names its owner; what belongs to somebody else does not exist.
 """
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from streaming.conversation import Conversation, Node, Settings
+from streaming.conversation import BIN_S, Conversation, Node, Settings
 from streaming.engines.base import Engine
 from streaming.errors import ConversationBusy, EngineBusy, InvalidRequest, NotFound
 from streaming.listing import Entry, entry_of, in_order
 from streaming.news import News
 from streaming.runs import Run, View
+from streaming.shelf import Shelf
+from streaming.store import Store
 from streaming.turns import Turn
 
-MOST_CONVERSATIONS = 2_000  # kept in memory; beyond it the longest unused ones go
 MOST_RUNS = 8  # of one owner, waiting ones included, unless said otherwise
+GONE = "This conversation is no longer here. Start a new one."
 BUSY = "An answer is still being written here. Stop it, or wait for its end."
 
 
@@ -46,9 +48,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """An answer under way: whose it is, which it is, and the run that writes it."""
+    """An answer under way: whose it is, where, which it is, and the run that writes it."""
 
     owner: str
+    turn: Turn
     answer_id: str
     run: Run
 
@@ -56,14 +59,16 @@ class _Writing:
 class Chats:
     """Conversations by id. A conversation that was never sent to is not kept: its id is the empty string.
 
-    `most_runs` bounds the answers of one owner that run or wait at a time.
+    With a `store` they are on the disk too; without one they go with the process. `most_runs` bounds the answers of one
+    owner that run or wait at a time.
     """
 
-    def __init__(self, engine: Engine, *, most_runs: int = MOST_RUNS) -> None:
+    def __init__(self, engine: Engine, store: Store | None = None, *, most_runs: int = MOST_RUNS) -> None:
         self._engine = engine
+        self._store = store
         self._most_runs = most_runs
         self._lock = threading.Lock()
-        self._conversations: OrderedDict[str, Conversation] = OrderedDict()
+        self._shelf = Shelf(store)
         self._writing: dict[str, _Writing] = {}
         self._claimed: dict[str, str] = {}  # the owners of conversations that are being changed
         self._news = News()
@@ -73,17 +78,29 @@ class Chats:
     def snapshot(self, owner: str, conversation_id: str) -> Snapshot:
         """What a page shows. Raises NotFound for what the owner does not have."""
         if not conversation_id:
-            return Snapshot()
+            return Snapshot(unsaved=self._unsaved())
         with self._opened(owner, conversation_id) as conversation:
             return self._snapshot(conversation)
 
     def listing(self, owner: str, query: str = "", *, limit: int = 200) -> tuple[Entry, ...]:
         """The owner's conversations, pinned ones first, then what was last used: all, or those with the words of the
         query in their title or in one of their messages."""
+        query = query.strip()
         with self._lock:
-            own = [(one.copy(), one.id in self._writing) for one in self._conversations.values() if one.owner == owner]
-        lines = ((entry_of(conversation, query), running) for conversation, running in own)
-        return in_order((replace(line, running=running) for line, running in lines if line is not None), limit)
+            here = [
+                (one.copy(), one.id in self._writing)
+                for one in self._shelf.of(owner)
+                if not query
+                or self._store is None
+                or not self._store.is_saved(one.id)  # else the disk knows it as well
+            ]
+        lines: dict[str, Entry | None] = {}
+        if self._store is not None:
+            lines = {entry.id: entry for entry in self._store.entries(owner, query, limit + len(here))}
+        for conversation, running in here:
+            line = entry_of(conversation, query)
+            lines[conversation.id] = replace(line, running=running) if line is not None else None
+        return in_order((line for line in lines.values() if line is not None), limit)
 
     def version(self, owner: str) -> int:
         """Grows with each change of what `listing` would show."""
@@ -100,13 +117,17 @@ class Chats:
 
     def export_all(self, owner: str) -> Iterator[Conversation]:
         """Copies of everything the owner has, but for the bin."""
+        ids = dict.fromkeys(self._store.ids(owner) if self._store is not None else [])
         with self._lock:
-            ids = [one.id for one in self._conversations.values() if one.owner == owner and one.deleted is None]
+            ids |= dict.fromkeys(one.id for one in self._shelf.of(owner))
         for conversation_id in ids:
-            try:
-                yield self.export(owner, conversation_id)
-            except NotFound:  # deleted meanwhile
-                continue
+            with self._lock:
+                conversation = self._shelf.get(conversation_id)
+                conversation = conversation.copy() if conversation is not None else None
+            if conversation is None:
+                conversation = self._shelf.fetch(owner, conversation_id)
+            if conversation is not None and conversation.deleted is None:
+                yield conversation
 
     # -- each of these starts an answer and returns its conversation; on an error nothing has changed
 
@@ -148,9 +169,12 @@ class Chats:
 
     def stop(self, owner: str, conversation_id: str) -> None:
         """Stop the running answer, if there is one. Other conversations are not touched."""
-        run = self.snapshot(owner, conversation_id).run
-        if run is not None:
-            run.stop()
+        with self._lock:
+            writing = self._writing.get(conversation_id)
+        if writing is not None and writing.owner == owner:
+            writing.run.stop()
+        else:
+            self.snapshot(owner, conversation_id)  # it is there, and at rest
 
     # -- each of these changes what is shown, and waits for no answer
 
@@ -218,17 +242,26 @@ class Chats:
 
     @contextmanager
     def _opened(self, owner: str, conversation_id: str, *, deleted: bool = False) -> Iterator[Conversation]:
-        """A conversation, with the lock held."""
-        with self._lock:
-            conversation = self._conversations.get(conversation_id)
-            if (
-                conversation is None
-                or conversation.owner != owner
-                or (conversation.deleted is not None and not deleted)
-            ):
-                raise NotFound("This conversation is no longer here. Start a new one.")
-            self._conversations.move_to_end(conversation_id)
-            yield conversation
+        """A conversation, with the lock held. If it is not in memory it is read before the lock is taken."""
+        fetched, dropped = None, 0
+        while True:
+            with self._lock:
+                conversation = self._shelf.get(conversation_id)
+                if conversation is None and fetched is not None and dropped == self._shelf.dropped:
+                    conversation = fetched
+                    self._shelf.add(conversation, fetched=True, in_use=self._in_use())
+                if conversation is not None:
+                    binned = conversation.deleted
+                    if conversation.owner != owner or (
+                        binned is not None and (not deleted or binned < time.time() - BIN_S)
+                    ):
+                        raise NotFound(GONE)
+                    yield conversation
+                    return
+                dropped = self._shelf.dropped
+            fetched = self._shelf.fetch(owner, conversation_id)
+            if fetched is None:
+                raise NotFound(GONE)
 
     def _snapshot(self, conversation: Conversation) -> Snapshot:
         writing = self._writing.get(conversation.id)
@@ -242,20 +275,25 @@ class Chats:
             conversation.pinned,
             conversation.model,
             conversation.versions(),
+            self._unsaved(),
         )
 
     def _keep(self, conversation: Conversation) -> Snapshot:
         """Take a new one in. With the lock held."""
-        self._conversations[conversation.id] = conversation
+        if conversation.id not in self._shelf:
+            self._shelf.add(conversation, fetched=False, in_use=self._in_use())
         self._changed(conversation)
-        for conversation_id in list(self._conversations):
-            if len(self._conversations) <= MOST_CONVERSATIONS:
-                break
-            if conversation_id not in self._writing and conversation_id not in self._claimed:
-                del self._conversations[conversation_id]
         return self._snapshot(conversation)
 
+    def _in_use(self) -> set[str]:
+        return {*self._writing, *self._claimed}
+
+    def _unsaved(self) -> str:
+        return self._store.unsaved if self._store is not None else ""
+
     def _changed(self, conversation: Conversation) -> None:
+        """Save it, and tell those who look at the list. With the lock held."""
+        self._shelf.save(conversation)
         self._news.tell(conversation.owner)
 
     def _change(self, owner: str, conversation_id: str, change: Callable[[Conversation], object]) -> Snapshot:
@@ -312,12 +350,28 @@ class Chats:
                     said=turn.said,
                     thought_s=turn.unfinished.thought_s if turn.unfinished is not None else 0.0,
                 )
-                self._writing[conversation.id] = _Writing(owner, answer_id, run)
+                self._writing[conversation.id] = _Writing(owner, turn, answer_id, run)
                 self._keep(conversation)
+            if self._store is not None:
+                self._store.follow(conversation.id, lambda: self._put_down(conversation))
             run.start()
         return self.snapshot(owner, conversation.id)
 
+    def _put_down(self, conversation: Conversation) -> None:
+        """Save what there is of an answer under way. The store's thread calls it."""
+        with self._lock:
+            writing = self._writing.get(conversation.id)
+            if writing is None:
+                return
+            view = writing.run.view()
+            said = conversation.node(writing.answer_id).message
+            if (view.text, view.reasoning) != (said.content, said.reasoning):
+                writing.turn.put_down(conversation, writing.answer_id, view)
+                self._shelf.save(conversation)
+
     def _end(self, conversation: Conversation, turn: Turn, answer_id: str, view: View) -> None:
+        if self._store is not None:
+            self._store.unfollow(conversation.id)
         with self._lock:
             turn.put_down(conversation, answer_id, view)
             self._writing.pop(conversation.id, None)

@@ -14,9 +14,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+from platformdirs import user_data_path
+
 from streaming.errors import ConfigError
 
 PREFIX = "STREAMING_"
+SPACE_DISK = Path("/data")  # of a Space that has a disk of its own: what is elsewhere goes with the container
 _SERVER = re.compile(r"https?://[^/?#@\s]+(/[^?#@\s]*)?")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
@@ -56,6 +59,9 @@ class Config:
     batching: str = _setting("answer several at once", "auto", choices=("auto", "on", "off"))
     kv_cache_gb: float | None = _setting("memory for what is computed of conversations, in GB", None, read=float)
     max_waiting: int = _setting("requests that may wait before one more is refused", 64, read=int)
+    data_dir: Path | None = _setting("where conversations are kept, if not in the user's data", None, read=Path)
+    no_history: bool = _setting("keep conversations in memory only", False)
+    max_runs_per_user: int = _setting("answers of one visitor that run or wait at a time", 8, read=int)
     cache_dir: Path | None = _setting("where the starter model is kept, if not in the user's cache", None, read=Path)
 
     def __post_init__(self) -> None:
@@ -76,6 +82,8 @@ class Config:
             raise ConfigError(f"--kv-cache-gb is {self.kv_cache_gb}: it must be more than 0.")
         if self.max_waiting < 1:
             raise ConfigError(f"--max-waiting is {self.max_waiting}: it must be at least 1.")
+        if self.max_runs_per_user < 1:
+            raise ConfigError(f"--max-runs-per-user is {self.max_runs_per_user}: it must be at least 1.")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("--api-key is empty: set a key, or leave it out.")
         for origin in self.cors_origins:
@@ -107,6 +115,11 @@ class Config:
     def reachable(self) -> bool:
         """Whether others than this machine can reach the app."""
         return self.share or not is_loopback(self.host)
+
+    @property
+    def history_dir(self) -> Path | None:
+        """Where conversations are kept; none, if they are not."""
+        return None if self.no_history else self.data_dir or user_data_path("streaming", appauthor=False)
 
     @property
     def cors_origins(self) -> tuple[str, ...]:
@@ -153,10 +166,12 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_space(environ: Mapping[str, str]) -> dict[str, Any]:
-    """A Space is public by nature, and listens where its container tells Gradio to."""
+    """A Space is public by nature, listens where its container tells Gradio to, and has or has not a lasting disk."""
     if not environ.get("SPACE_ID"):
         return {}
-    given = {"public": True, "host": environ.get("GRADIO_SERVER_NAME") or "0.0.0.0"}
+    given: dict[str, Any] = {"public": True, "host": environ.get("GRADIO_SERVER_NAME") or "0.0.0.0"}
+    if SPACE_DISK.is_dir() and os.access(SPACE_DISK, os.W_OK):
+        given["data_dir"] = SPACE_DISK / "streaming"
     port = environ.get("GRADIO_SERVER_PORT")
     return given | ({"port": _read("GRADIO_SERVER_PORT", port, int)} if port else {})
 
@@ -176,7 +191,9 @@ def _parser(program: str | None) -> _Parser:
     for item in fields(Config):
         choices, default = item.metadata["choices"], item.default
         help = f"{item.metadata['help']}{': ' + ', '.join(choices) if choices else ''}"
-        if isinstance(default, bool):
+        if item.name.startswith("no_"):  # argparse would take it for the opposite of a flag
+            parser.add_argument(_flag(item.name), action="store_true", default=MISSING, help=help)
+        elif isinstance(default, bool):
             parser.add_argument(_flag(item.name), action=argparse.BooleanOptionalAction, default=MISSING, help=help)
         else:
             parser.add_argument(

@@ -12,11 +12,12 @@ from typing import Literal, Self
 
 from streaming.errors import InvalidRequest, NotFound
 from streaming.events import Finished
-from streaming.messages import Message, Sampling
+from streaming.messages import Message, Sampling, is_unicode
 
 AnswerState = Literal["complete", "running", "stopped", "cut", "failed", "interrupted"]
 TITLE_CHARS = 60  # of a title made from the first message
 LONGEST_TITLE = 200
+BIN_S = 7 * 24 * 3600  # how long a deleted conversation can be restored
 JOINERS = "\u200c\u200d"  # not to be seen, but part of words and of emoji
 
 
@@ -63,6 +64,8 @@ class Conversation:
     one; `updated` is when something was last said; `deleted` is when it was put into the bin, if it was."""
 
     def __init__(self, owner: str) -> None:
+        if not is_unicode(owner):
+            raise InvalidRequest("The name of the owner holds half a character.", "owner")
         self.id = new_id()
         self.owner = owner
         self.settings = Settings()
@@ -292,10 +295,8 @@ def title_of(node: Node | None) -> str:
 
 def clean_title(text: str) -> str:
     """One line of what can be shown."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest("The title holds half a character.", "title") from error
+    if not is_unicode(text):
+        raise InvalidRequest("The title holds half a character.", "title")
     line = " ".join(text.split())
     shown = (character for character in line if character.isprintable() or character in JOINERS)
     return "".join(shown)[:LONGEST_TITLE]

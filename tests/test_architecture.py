@@ -18,8 +18,8 @@ LAYERS = (
     "attachments",
     "config detokenizer stops reasoning templates disk passwords search waiters beams",
     "starter hub memory packing conversation news",
-    "models listing",
-    "assembler streamers",
+    "models listing rows schema",
+    "assembler streamers saving database",
     "engines.base engines.script engines.stopwatch engines.decoding engines.prefixes engines.sampler engines.attention",
     "engines.queue engines.answers engines.paged",
     "engines.strategies",
@@ -31,8 +31,8 @@ LAYERS = (
     "engines.relay",
     "engines.scripted engines.local engines.remote",
     "engines",
-    "runs pipelines",
-    "turns",
+    "runs pipelines store",
+    "turns shelf",
     "chats",
     "api terminal",  # with all in api/
     "ui",  # with all in it

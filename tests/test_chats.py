@@ -149,7 +149,7 @@ def test_many_threads_at_once_start_one_answer(chats: Chats, engine: Puppet) -> 
 
 
 def test_the_longest_unused_are_forgotten_first(chats: Chats, engine: Puppet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.chats.MOST_CONVERSATIONS", 2)
+    monkeypatch.setattr("streaming.shelf.MOST_WITHOUT_STORE", 2)
     ids = []
     for text in "abc":
         ids.append(chats.send("ann", "", text, Settings()).conversation_id)

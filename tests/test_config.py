@@ -5,7 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from platformdirs import user_data_path
 
+from streaming import config as settings
 from streaming.config import Config
 from streaming.errors import ConfigError
 
@@ -62,6 +64,7 @@ def test_false(text: str) -> None:
         (["--kv-cache-gb", "0"], {}, "--kv-cache-gb is 0.0: it must be more than 0."),
         ([], {"STREAMING_KV_CACHE_GB": "much"}, "STREAMING_KV_CACHE_GB is 'much': it must be a number."),
         (["--max-waiting", "0"], {}, "--max-waiting is 0: it must be at least 1."),
+        (["--max-runs-per-user", "0"], {}, "--max-runs-per-user is 0: it must be at least 1."),
         (["--port"], {}, "--port: expected one argument"),
         (["--port", "many"], {}, "--port: invalid int value: 'many'"),
         (["--port", "0"], {}, "--port is 0: it must be from 1 to 65535"),
@@ -160,3 +163,15 @@ def test_help_shows_every_flag_and_ends_the_program(capsys: pytest.CaptureFixtur
     assert ended.value.code == 0
     assert shown.startswith("usage: python app.py")
     assert all("--" + item.name.replace("_", "-") in shown for item in fields(Config))
+
+
+def test_where_conversations_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load("--data-dir", str(tmp_path)).history_dir == tmp_path
+    assert load("--data-dir", str(tmp_path), "--no-history").history_dir is None
+    assert load(STREAMING_NO_HISTORY="1").history_dir is None
+    assert load().history_dir == user_data_path("streaming", appauthor=False)
+    monkeypatch.setattr(settings, "SPACE_DISK", tmp_path)
+    assert load(SPACE_ID="owner/name").history_dir == tmp_path / "streaming"
+    assert load("--data-dir", "x", SPACE_ID="owner/name").history_dir == Path("x")
+    monkeypatch.setattr(settings, "SPACE_DISK", tmp_path / "none")
+    assert load(SPACE_ID="owner/name").history_dir == user_data_path("streaming", appauthor=False)

@@ -1,4 +1,4 @@
-"""From settings to a running server: engine, chats, page, launch. `python app.py` and `python -m streaming serve`."""
+"""From settings to a running server: engine, store, chats, page. `python app.py` and `python -m streaming serve`."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +14,7 @@ from streaming.config import Config, on_zero_gpu
 from streaming.engines import Engine, open_engine
 from streaming.errors import ConfigError
 from streaming.passwords import PasswordFile
+from streaming.store import Store
 from streaming.ui import assets
 from streaming.ui.page import build_page
 from streaming.ui.theme import theme
@@ -29,6 +30,7 @@ class App:
     engine: Engine
     page: gr.Blocks
     metrics: Metrics = field(default_factory=Metrics)
+    store: Store | None = None
 
     def launch(self, *, block: bool = True) -> None:
         """Start the engine and serve the page and the API; with `block`, until Ctrl-C. Raises ConfigError if the
@@ -39,11 +41,13 @@ class App:
         try:
             self._serve()
         except OSError as error:
-            self.engine.close()
+            self.close()
             raise ConfigError(
                 f"Port {self.config.port} of {self.config.host} cannot be had: is the app running already? "
                 "Choose another with --port."
             ) from error
+        if self.store is not None and (told := self.store.notice or self.store.unsaved):
+            print(told, flush=True)
         print(f"Open {self.page.local_url}", flush=True)
         if self.config.share:
             print(_share_line(self.page.share_url), flush=True)
@@ -51,7 +55,13 @@ class App:
             try:
                 self.page.block_thread()
             finally:
-                self.engine.close()
+                self.close()
+
+    def close(self) -> None:
+        """End the answers under way and save what there is."""
+        self.engine.close()
+        if self.store is not None:
+            self.store.close()
 
     def _serve(self) -> None:
         passwords = PasswordFile.read(self.config.auth_file) if self.config.auth_file else None
@@ -93,9 +103,13 @@ def _share_line(url: str | None) -> str:
 
 
 def build_app(config: Config) -> App:
+    """All parts, wired. Opens the conversations; raises ConfigError if another process has them."""
     metrics = Metrics()
     engine = MeteredEngine(open_engine(config), metrics)
-    return App(config, engine, build_page(Chats(engine), engine), metrics)
+    store = Store(config.history_dir) if config.history_dir is not None else None
+    chats = Chats(engine, store, most_runs=config.max_runs_per_user)
+    secret = store.secret("browser") if store is not None else None
+    return App(config, engine, build_page(chats, engine, secret=secret), metrics, store)
 
 
 def serve(config: Config) -> None:

@@ -81,8 +81,9 @@ class Buttons:
     stop: gr.Button
 
 
-def build_page(chats: Chats, engine: Engine) -> gr.Blocks:
-    """Lay out the page and wire it to `chats`. launch.py serves it."""
+def build_page(chats: Chats, engine: Engine, *, secret: str | None = None) -> gr.Blocks:
+    """Lay out the page and wire it to `chats`. launch.py serves it. What the browser keeps can be read with the
+    `secret`; without one it is readable until the process ends."""
     model = title(engine.status().model)
     page = gr.Blocks(title="Streaming", analytics_enabled=False, fill_width=True)
     with page:
@@ -114,7 +115,7 @@ def build_page(chats: Chats, engine: Engine) -> gr.Blocks:
                 send = gr.Button("Send", elem_id="send", min_width=36)
                 stop = gr.Button("Stop", elem_id="stop", min_width=36)
             status = gr.HTML("", elem_id="status", js_on_load=None)
-        browser = gr.BrowserState({}, storage_key="streaming-visitor", secret="streaming")
+        browser = gr.BrowserState({}, storage_key="streaming-visitor", secret=secret)
         parts = Parts(browser, banner, history, live, tools, problem, composer, status, drawer, feed, notes)
         session, side = Session(chats, engine), SideList(chats)
         loaded = _wire(page, parts, session, Buttons(send, stop))

@@ -36,13 +36,14 @@ class RunningApp:
 def running_app(folder: Path, *, port: int | None = None, **settings: object) -> Iterator[RunningApp]:
     """The app on the scripted engine, or as `settings` say: `max_new_tokens=8`, `share=True`.
 
-    Its output goes to a file in `folder`. It is up when /health answers, be it that the model still loads.
-    Raises RuntimeError with its output if it does not come up.
+    It keeps conversations on the disk only if there is a `data_dir`. Its output goes to a file in `folder`. It is up
+    when /health answers, be it that the model still loads. Raises RuntimeError with its output if it does not come up.
     """
     port = port or free_port()
     url = f"http://127.0.0.1:{port}"
     log = folder / f"app-{port}.log"
-    command = [sys.executable, "app.py", *_flags({"engine": "scripted", "port": port} | settings)]
+    history: dict[str, object] = {} if "data_dir" in settings else {"no_history": True}
+    command = [sys.executable, "app.py", *_flags({"engine": "scripted", "port": port} | history | settings)]
     clean = {
         name: text for name, text in os.environ.items() if not name.startswith(("STREAMING_", "GRADIO_", "SPACE_"))
     }

@@ -36,7 +36,7 @@ def test_an_app_that_ends_at_once_says_why(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_said_to_be(serve_app: ServeApp) -> None:
     port = int(serve_app().url.rpartition(":")[2])
-    command = [sys.executable, "app.py", "--engine", "scripted", "--port", str(port)]
+    command = [sys.executable, "app.py", "--engine", "scripted", "--no-history", "--port", str(port)]
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 1
     assert f"Port {port} of 127.0.0.1 cannot be had" in second.stderr

@@ -1,0 +1,105 @@
+"""A conversation and its messages as rows of the database, and back.
+
+Pure: no connection is touched. Texts of a person or a model come checked (see messages.py); of everything else half a
+character becomes a question mark, and a number that is none becomes 0, so that nothing can stop a row from being saved.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from streaming.conversation import Conversation, Node, Settings
+from streaming.events import Finished, Timings, Usage
+from streaming.messages import Message, Sampling, strategy_to_dict
+
+Row = dict[str, Any]
+
+
+def conversation_row(conversation: Conversation) -> Row:
+    settings = conversation.settings
+    return {
+        "id": conversation.id,
+        "owner": conversation.owner,
+        "title": conversation.title,
+        "given_title": conversation.given_title,
+        "created": _number(conversation.created),
+        "updated": _number(conversation.updated),
+        "pinned": int(conversation.pinned),
+        "deleted": conversation.deleted,
+        "model": _text(conversation.model),
+        "system": _text(settings.system),
+        "sampling": _json(_sampling(settings.sampling)),
+        "head": conversation.head,
+    }
+
+
+def node_row(node: Node) -> Row:
+    return {
+        "id": node.id,
+        "parent": node.parent,
+        "role": node.message.role,
+        "content": node.message.content,
+        "reasoning": node.message.reasoning,
+        "created": _number(node.created),
+        "state": node.state,
+        "error": _text(node.error),
+        "thought_s": _number(node.thought_s),
+        "finished": _json(asdict(node.finished)) if node.finished is not None else None,
+        "model": _text(node.model),
+    }
+
+
+def read_conversation(row: Mapping[str, Any], nodes: list[Node]) -> Conversation:
+    conversation = Conversation(row["owner"])
+    conversation.id = row["id"]
+    conversation.given_title = row["given_title"]
+    conversation.created, conversation.updated = row["created"], row["updated"]
+    conversation.pinned, conversation.deleted = bool(row["pinned"]), row["deleted"]
+    conversation.model = row["model"]
+    sampling = Sampling.from_dict(_known(Sampling, json.loads(row["sampling"])))
+    conversation.settings = Settings(row["system"], sampling)
+    return conversation.rebuilt(nodes, row["head"])
+
+
+def read_node(row: Mapping[str, Any]) -> Node:
+    return Node(
+        id=row["id"],
+        parent=row["parent"],
+        message=Message(row["role"], row["content"], row["reasoning"]),
+        created=row["created"],
+        state=row["state"],
+        error=row["error"],
+        thought_s=row["thought_s"],
+        finished=_finished(json.loads(row["finished"])) if row["finished"] is not None else None,
+        model=row["model"],
+    )
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    strategy = sampling.strategy
+    return asdict(sampling) | {"strategy": None if strategy is None else strategy_to_dict(strategy)}
+
+
+def _finished(raw: dict[str, Any]) -> Finished:
+    parts = {"usage": Usage(**_known(Usage, raw["usage"])), "timings": Timings(**_known(Timings, raw["timings"]))}
+    return Finished(**_known(Finished, raw) | parts)
+
+
+def _known(kind: Any, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What today's form of a value still has of the one that was saved."""
+    names = {item.name for item in fields(kind)}
+    return {name: value for name, value in raw.items() if name in names}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, default=str)
+
+
+def _text(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _number(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
