@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from streaming.chats import Chats
 from streaming.conversation import Settings
 from streaming.errors import ConversationBusy, EngineBusy, GenerationFailed, InvalidRequest, NotFound
 from streaming.events import Finished, TextDelta
+from streaming.store import Store
 from tests.puppet import Puppet
 
 
@@ -18,9 +20,20 @@ def engine() -> Puppet:
     return Puppet()
 
 
-@pytest.fixture
-def chats(engine: Puppet) -> Chats:
-    return Chats(engine)
+@pytest.fixture(params=["in memory", "on the disk", "on the disk, and hardly any in memory"])
+def chats(
+    request: pytest.FixtureRequest, engine: Puppet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Chats]:
+    """Whether there is a disk, and what of it is in memory, makes no difference to anybody."""
+    if request.param == "in memory":
+        yield Chats(engine)
+        return
+    if "hardly" in request.param:
+        monkeypatch.setattr("streaming.shelf.MOST_IN_MEMORY", 1)
+    store = Store(tmp_path)
+    yield Chats(engine, store)
+    assert store.unsaved == ""
+    store.close()
 
 
 def texts(chats: Chats, owner: str, conversation_id: str) -> list[str]:
@@ -148,7 +161,8 @@ def test_many_threads_at_once_start_one_answer(chats: Chats, engine: Puppet) -> 
     assert texts(chats, "ann", chat) == ["a", "A", "b", ""]
 
 
-def test_the_longest_unused_are_forgotten_first(chats: Chats, engine: Puppet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_disk_the_longest_unused_are_forgotten(engine: Puppet, monkeypatch: pytest.MonkeyPatch) -> None:
+    chats = Chats(engine)
     monkeypatch.setattr("streaming.shelf.MOST_WITHOUT_STORE", 2)
     ids = []
     for text in "abc":
