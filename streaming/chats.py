@@ -1,28 +1,26 @@
-"""Everybody's conversations and the runs that answer in them: what the page is a view of.
+"""Everybody's conversations and the runs that answer in them: what the page is a view of, and the only way to them.
 
 The copy here is the truth, never the browser's. Thread-safe: one short lock, under which nothing is computed, no engine
 is called and no disk is touched; but a call may read the disk before it takes it, so none belongs on an event loop, but
 `version`, `changed` and stopping what runs. Every call names its owner; what belongs to somebody else does not exist.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from streaming.conversation import BIN_S, Conversation, Node, Settings
+from streaming.attachments import Attachment
+from streaming.conversation import Conversation, Node, Settings
 from streaming.engines.base import Engine
-from streaming.errors import ConversationBusy, EngineBusy, InvalidRequest, NotFound
-from streaming.listing import Entry, entry_of, in_order
-from streaming.news import News
+from streaming.errors import ConversationBusy, EngineBusy, InvalidRequest
+from streaming.library import Library
+from streaming.listing import Entry
 from streaming.runs import Run, View
-from streaming.shelf import Shelf
 from streaming.store import Store
 from streaming.turns import Turn
 
 MOST_RUNS = 8  # of one owner, waiting ones included, unless said otherwise
-GONE = "This conversation is no longer here. Start a new one."
 BUSY = "An answer is still being written here. Stop it, or wait for its end."
 
 
@@ -67,67 +65,41 @@ class Chats:
         self._engine = engine
         self._store = store
         self._most_runs = most_runs
-        self._lock = threading.Lock()
-        self._shelf = Shelf(store)
+        self._library = Library(store, lambda: {*self._writing, *self._claimed})
         self._writing: dict[str, _Writing] = {}
         self._claimed: dict[str, str] = {}  # the owners of conversations that are being changed
-        self._news = News()
 
     # -- what there is
 
     def snapshot(self, owner: str, conversation_id: str) -> Snapshot:
         """What a page shows. Raises NotFound for what the owner does not have."""
         if not conversation_id:
-            return Snapshot(unsaved=self._unsaved())
-        with self._opened(owner, conversation_id) as conversation:
+            return Snapshot(unsaved=self._library.unsaved)
+        with self._library.opened(owner, conversation_id) as conversation:
             return self._snapshot(conversation)
 
     def listing(self, owner: str, query: str = "", *, limit: int = 200) -> tuple[Entry, ...]:
         """The owner's conversations, pinned ones first, then what was last used: all, or those with the words of the
         query in their title or in one of their messages."""
-        query = query.strip()
-        with self._lock:
-            here = [
-                (one.copy(), one.id in self._writing)
-                for one in self._shelf.of(owner)
-                if not query
-                or self._store is None
-                or not self._store.is_saved(one.id)  # else the disk knows it as well
-            ]
-        lines: dict[str, Entry | None] = {}
-        if self._store is not None:
-            lines = {entry.id: entry for entry in self._store.entries(owner, query, limit + len(here))}
-        for conversation, running in here:
-            line = entry_of(conversation, query)
-            lines[conversation.id] = replace(line, running=running) if line is not None else None
-        return in_order((line for line in lines.values() if line is not None), limit)
+        lines = self._library.listing(owner, query, limit)
+        return tuple(replace(line, running=line.id in self._writing) for line in lines)
 
     def version(self, owner: str) -> int:
         """Grows with each change of what `listing` would show."""
-        return self._news.version(owner)
+        return self._library.version(owner)
 
     async def changed(self, owner: str, version: int) -> None:
         """Return as soon as the owner's version is higher than this."""
-        await self._news.changed(owner, version)
+        await self._library.newer(owner, version)
 
     def export(self, owner: str, conversation_id: str) -> Conversation:
         """A copy: what is changed in it changes nothing here."""
-        with self._opened(owner, conversation_id) as conversation:
+        with self._library.opened(owner, conversation_id) as conversation:
             return conversation.copy()
 
     def export_all(self, owner: str) -> Iterator[Conversation]:
         """Copies of everything the owner has, but for the bin."""
-        ids = dict.fromkeys(self._store.ids(owner) if self._store is not None else [])
-        with self._lock:
-            ids |= dict.fromkeys(one.id for one in self._shelf.of(owner))
-        for conversation_id in ids:
-            with self._lock:
-                conversation = self._shelf.get(conversation_id)
-                conversation = conversation.copy() if conversation is not None else None
-            if conversation is None:
-                conversation = self._shelf.fetch(owner, conversation_id)
-            if conversation is not None and conversation.deleted is None:
-                yield conversation
+        return self._library.copies(owner)
 
     # -- each of these starts an answer and returns its conversation; on an error nothing has changed
 
@@ -139,6 +111,7 @@ class Chats:
         settings: Settings,
         *,
         after: str | None = None,
+        attachments: tuple[Attachment, ...] = (),
     ) -> Snapshot:
         """Say something at the end of a conversation (a new one, if the id is empty) and have it answered.
 
@@ -148,16 +121,16 @@ class Chats:
 
         def place(conversation: Conversation) -> Turn:
             end = conversation.head if after is None else conversation.node(after).id
-            return Turn(end, text)
+            return Turn(end, text, attachments)
 
         return self._answer(owner, conversation_id, settings, place)
 
     def edit(self, owner: str, conversation_id: str, node_id: str, text: str, settings: Settings) -> Snapshot:
-        """Say something else in place of an earlier user message and have that answered."""
+        """Say something else in place of an earlier user message and have that answered. Its files stay with it."""
 
         def place(conversation: Conversation) -> Turn:
             earlier = conversation.user_message(node_id)
-            return Turn(earlier.parent, text)
+            return Turn(earlier.parent, text, earlier.attachments)
 
         return self._answer(owner, conversation_id, settings, place)
 
@@ -169,7 +142,7 @@ class Chats:
 
     def stop(self, owner: str, conversation_id: str) -> None:
         """Stop the running answer, if there is one. Other conversations are not touched."""
-        with self._lock:
+        with self._library.lock:
             writing = self._writing.get(conversation_id)
         if writing is not None and writing.owner == owner:
             writing.run.stop()
@@ -200,68 +173,48 @@ class Chats:
 
     def fork(self, owner: str, conversation_id: str, node_id: str) -> Snapshot:
         """A new conversation that begins with the path up to a message."""
-        with self._opened(owner, conversation_id) as conversation:
+        with self._library.opened(owner, conversation_id) as conversation:
             if conversation.node(node_id).state == "running":
                 raise ConversationBusy(BUSY)
             branch = conversation.renewed(owner, node_id)
             branch.created = branch.updated = time.time()
-            return self._keep(branch)
+            self._library.keep(branch)
+            return self._snapshot(branch)
 
     def add(self, owner: str, conversation: Conversation) -> str:
         """Take in a copy of a conversation from elsewhere, under ids of its own. Returns its id."""
-        with self._lock:
-            return self._keep(conversation.renewed(owner)).conversation_id
+        with self._library.lock:
+            copy = conversation.renewed(owner)
+            self._library.keep(copy)
+            return copy.id
 
     # -- each of these may come while an answer is written
 
     def rename(self, owner: str, conversation_id: str, title: str) -> None:
         """Give a title; an empty one brings back the first words."""
-        with self._opened(owner, conversation_id) as conversation:
+        with self._library.opened(owner, conversation_id) as conversation:
             conversation.rename(title)
-            self._changed(conversation)
+            self._library.changed(conversation)
 
     def pin(self, owner: str, conversation_id: str, pinned: bool) -> None:
-        with self._opened(owner, conversation_id) as conversation:
+        with self._library.opened(owner, conversation_id) as conversation:
             conversation.pinned = pinned
-            self._changed(conversation)
+            self._library.changed(conversation)
 
     def delete(self, owner: str, conversation_id: str) -> None:
         """Put a conversation into the bin. A running answer in it is stopped."""
         self.stop(owner, conversation_id)
-        with self._opened(owner, conversation_id) as conversation:
+        with self._library.opened(owner, conversation_id) as conversation:
             conversation.deleted = time.time()
-            self._changed(conversation)
+            self._library.changed(conversation)
 
     def restore(self, owner: str, conversation_id: str) -> None:
         """Take it out of the bin again."""
-        with self._opened(owner, conversation_id, deleted=True) as conversation:
+        with self._library.opened(owner, conversation_id, binned=True) as conversation:
             conversation.deleted = None
-            self._changed(conversation)
+            self._library.changed(conversation)
 
     # -- inside
-
-    @contextmanager
-    def _opened(self, owner: str, conversation_id: str, *, deleted: bool = False) -> Iterator[Conversation]:
-        """A conversation, with the lock held. If it is not in memory it is read before the lock is taken."""
-        fetched, dropped = None, 0
-        while True:
-            with self._lock:
-                conversation = self._shelf.get(conversation_id)
-                if conversation is None and fetched is not None and dropped == self._shelf.dropped:
-                    conversation = fetched
-                    self._shelf.add(conversation, fetched=True, in_use=self._in_use())
-                if conversation is not None:
-                    binned = conversation.deleted
-                    if conversation.owner != owner or (
-                        binned is not None and (not deleted or binned < time.time() - BIN_S)
-                    ):
-                        raise NotFound(GONE)
-                    yield conversation
-                    return
-                dropped = self._shelf.dropped
-            fetched = self._shelf.fetch(owner, conversation_id)
-            if fetched is None:
-                raise NotFound(GONE)
 
     def _snapshot(self, conversation: Conversation) -> Snapshot:
         writing = self._writing.get(conversation.id)
@@ -275,32 +228,14 @@ class Chats:
             conversation.pinned,
             conversation.model,
             conversation.versions(),
-            self._unsaved(),
+            self._library.unsaved,
         )
 
-    def _keep(self, conversation: Conversation) -> Snapshot:
-        """Take a new one in. With the lock held."""
-        if conversation.id not in self._shelf:
-            self._shelf.add(conversation, fetched=False, in_use=self._in_use())
-        self._changed(conversation)
-        return self._snapshot(conversation)
-
-    def _in_use(self) -> set[str]:
-        return {*self._writing, *self._claimed}
-
-    def _unsaved(self) -> str:
-        return self._store.unsaved if self._store is not None else ""
-
-    def _changed(self, conversation: Conversation) -> None:
-        """Save it, and tell those who look at the list. With the lock held."""
-        self._shelf.save(conversation)
-        self._news.tell(conversation.owner)
-
     def _change(self, owner: str, conversation_id: str, change: Callable[[Conversation], object]) -> Snapshot:
-        with self._opened(owner, conversation_id) as conversation:
+        with self._library.opened(owner, conversation_id) as conversation:
             self._check_free(conversation)
             change(conversation)
-            self._changed(conversation)
+            self._library.changed(conversation)
             return self._snapshot(conversation)
 
     def _check_free(self, conversation: Conversation) -> None:
@@ -311,17 +246,17 @@ class Chats:
     def _claim(self, owner: str, conversation_id: str) -> Iterator[Conversation]:
         """Keep everybody else from changing a conversation while its next answer is being started."""
         if conversation_id:
-            with self._opened(owner, conversation_id) as conversation:
+            with self._library.opened(owner, conversation_id) as conversation:
                 self._check_free(conversation)
                 self._take_turn(conversation)
         else:
             conversation = Conversation(owner)
-            with self._lock:
+            with self._library.lock:
                 self._take_turn(conversation)
         try:
             yield conversation
         finally:
-            with self._lock:
+            with self._library.lock:
                 del self._claimed[conversation.id]
 
     def _take_turn(self, conversation: Conversation) -> None:
@@ -341,7 +276,7 @@ class Chats:
             messages = turn.prompt(conversation, settings)
             generation = self._engine.stream(messages, settings.sampling, user=owner)
             model = self._engine.status().model
-            with self._lock:
+            with self._library.lock:
                 conversation.settings = settings
                 answer_id = turn.begin(conversation, model)
                 run = Run(
@@ -351,7 +286,7 @@ class Chats:
                     thought_s=turn.unfinished.thought_s if turn.unfinished is not None else 0.0,
                 )
                 self._writing[conversation.id] = _Writing(owner, turn, answer_id, run)
-                self._keep(conversation)
+                self._library.keep(conversation)
             if self._store is not None:
                 self._store.follow(conversation.id, lambda: self._put_down(conversation))
             run.start()
@@ -359,7 +294,7 @@ class Chats:
 
     def _put_down(self, conversation: Conversation) -> None:
         """Save what there is of an answer under way. The store's thread calls it."""
-        with self._lock:
+        with self._library.lock:
             writing = self._writing.get(conversation.id)
             if writing is None:
                 return
@@ -367,12 +302,12 @@ class Chats:
             said = conversation.node(writing.answer_id).message
             if (view.text, view.reasoning) != (said.content, said.reasoning):
                 writing.turn.put_down(conversation, writing.answer_id, view)
-                self._shelf.save(conversation)
+                self._library.note(conversation)
 
     def _end(self, conversation: Conversation, turn: Turn, answer_id: str, view: View) -> None:
         if self._store is not None:
             self._store.unfollow(conversation.id)
-        with self._lock:
+        with self._library.lock:
             turn.put_down(conversation, answer_id, view)
             self._writing.pop(conversation.id, None)
-            self._changed(conversation)
+            self._library.changed(conversation)

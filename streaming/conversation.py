@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
+from streaming.attachments import Attachment, with_attachments
 from streaming.errors import InvalidRequest, NotFound
 from streaming.events import Finished
 from streaming.messages import Message, Sampling, is_unicode
@@ -28,7 +29,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One message at its place in the tree. From `state` on the fields are those of an answer.
+    """One message at its place in the tree. From `state` on the fields are those of an answer, up to `model`.
 
     `state` "cut" means that the token limit ended it, "interrupted" that the app ended while it was written.
     `thought_s` are the seconds spent on reasoning, `model` is which one answered (none: a person wrote it).
@@ -43,6 +44,7 @@ class Node:
     thought_s: float = 0.0
     finished: Finished | None = None
     model: str = ""
+    attachments: tuple[Attachment, ...] = ()
 
     @property
     def can_go_on(self) -> bool:
@@ -126,7 +128,7 @@ class Conversation:
 
     def messages(self, end: str | None) -> list[Message]:
         """The messages from the first one down to `end`: what an engine gets to read."""
-        return [node.message for node in self._path_to(end)]
+        return [as_read(node.message, node.attachments) for node in self._path_to(end)]
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Of each shown message that has others beside it: which one it is, and of how many."""
@@ -154,10 +156,10 @@ class Conversation:
 
     # -- changes; each moves the head
 
-    def ask(self, parent: str | None, text: str) -> Node:
+    def ask(self, parent: str | None, text: str, attachments: tuple[Attachment, ...] = ()) -> Node:
         """Add a user message after `parent`. After the head it goes on; elsewhere it is a new version beside what
         stands there, and what followed the old version stays with that one."""
-        return self._add(parent, Message("user", text))
+        return self._add(parent, Message("user", text), attachments=attachments)
 
     def begin_answer(self, question_id: str, model: str = "") -> Node:
         """An empty answer to a user message, beside earlier ones, to be filled in by `finish_answer`."""
@@ -213,9 +215,10 @@ class Conversation:
         state: AnswerState = "complete",
         *,
         model: str = "",
+        attachments: tuple[Attachment, ...] = (),
     ) -> Node:
         now = time.time()
-        node = Node(new_id(), parent, message, now, state, model=model)
+        node = Node(new_id(), parent, message, now, state, model=model, attachments=attachments)
         self._nodes[node.id] = node
         self.head, self.updated = node.id, now
         return node
@@ -282,11 +285,19 @@ class Conversation:
         return twin.rebuilt(nodes, ids[head] if head is not None else None)
 
 
+def as_read(message: Message, attachments: tuple[Attachment, ...]) -> Message:
+    """A message as an engine gets to read it: with the texts of the files that were sent with it."""
+    return replace(message, content=with_attachments(message.content, attachments)) if attachments else message
+
+
 def title_of(node: Node | None) -> str:
-    """The first words of a message."""
+    """The first words of a message, or the names of what it brings."""
     if node is None:
         return ""
-    whole = clean_title(node.message.content)
+    text = node.message.content
+    if not text.strip():
+        text = ", ".join(attachment.name for attachment in node.attachments)
+    whole = clean_title(text)
     if len(whole) <= TITLE_CHARS:
         return whole
     cut = whole[: TITLE_CHARS + 1].rpartition(" ")[0]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from streaming.attachments import Attachment
 from streaming.conversation import Conversation, Node, Settings
 from streaming.events import Finished, Timings, Usage
 from streaming.messages import Message, Sampling, strategy_to_dict
@@ -48,6 +49,7 @@ def node_row(node: Node) -> Row:
         "thought_s": _number(node.thought_s),
         "finished": _json(asdict(node.finished)) if node.finished is not None else None,
         "model": _text(node.model),
+        "attachments": _json([asdict(attachment) for attachment in node.attachments]),
     }
 
 
@@ -74,6 +76,7 @@ def read_node(row: Mapping[str, Any]) -> Node:
         thought_s=row["thought_s"],
         finished=_finished(json.loads(row["finished"])) if row["finished"] is not None else None,
         model=row["model"],
+        attachments=tuple(Attachment(**_known(Attachment, raw)) for raw in json.loads(row["attachments"])),
     )
 
 

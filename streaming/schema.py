@@ -60,7 +60,11 @@ def _search(connection: sqlite3.Connection) -> None:
     )
 
 
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables, _search)
+def _attachments(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE messages ADD COLUMN attachments TEXT NOT NULL DEFAULT '[]'")
+
+
+STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables, _search, _attachments)
 
 
 def version(connection: sqlite3.Connection) -> int:

@@ -5,7 +5,8 @@ Works on a conversation and a run's view; knows neither engines nor owners. Whoe
 
 from dataclasses import dataclass, replace
 
-from streaming.conversation import AnswerState, Conversation, Node, Settings
+from streaming.attachments import Attachment, check_attachments
+from streaming.conversation import AnswerState, Conversation, Node, Settings, as_read
 from streaming.errors import InvalidRequest
 from streaming.events import Finished
 from streaming.messages import Message
@@ -19,6 +20,7 @@ class Turn:
 
     end: str | None
     text: str | None = None
+    attachments: tuple[Attachment, ...] = ()
     unfinished: Node | None = None
 
     @property
@@ -32,9 +34,10 @@ class Turn:
         messages = [Message("system", settings.system)] if settings.system.strip() else []
         messages += conversation.messages(self.end)
         if self.text is not None:
-            if not self.text.strip():
+            check_attachments(self.attachments)
+            if not self.text.strip() and not self.attachments:
                 raise InvalidRequest("There is nothing to answer: the message is empty.", "messages")
-            messages.append(Message("user", self.text))
+            messages.append(as_read(Message("user", self.text), self.attachments))
         return messages if self.said is None else [*messages, self.said]
 
     def begin(self, conversation: Conversation, model: str) -> str:
@@ -43,7 +46,7 @@ class Turn:
             return conversation.go_on(self.unfinished.id, model).id
         question_id = self.end or ""
         if self.text is not None:
-            question_id = conversation.ask(self.end, self.text).id
+            question_id = conversation.ask(self.end, self.text, self.attachments).id
         return conversation.begin_answer(question_id, model).id
 
     def put_down(self, conversation: Conversation, answer_id: str, view: View) -> None:

@@ -33,6 +33,7 @@ LAYERS = (
     "engines",
     "runs pipelines store",
     "turns shelf",
+    "library",
     "chats",
     "api terminal",  # with all in api/
     "ui",  # with all in it

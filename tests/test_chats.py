@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from streaming.attachments import Attachment
 from streaming.chats import Chats
 from streaming.conversation import Settings
 from streaming.errors import ConversationBusy, EngineBusy, GenerationFailed, InvalidRequest, NotFound
@@ -230,6 +231,18 @@ def test_a_fork_is_a_conversation_of_its_own(chats: Chats, engine: Puppet) -> No
     engine.answer("C")
     assert texts(chats, "ann", fork.conversation_id) == ["a", "A", "c", "C"]
     assert texts(chats, "ann", chat) == ["a", "A", "b", "B"]
+
+
+def test_files_go_along_with_a_message_and_stay_with_its_edits(chats: Chats, engine: Puppet) -> None:
+    notes = Attachment("notes.txt", "text/plain", "High tide at noon.")
+    sent = chats.send("ann", "", "", Settings(), attachments=(notes,))
+    engine.answer("Yes")
+    edited = chats.edit("ann", sent.conversation_id, sent.nodes[0].id, "When?", Settings())
+    assert [asked[0].content.count("High tide at noon.") for asked in engine.asked] == [1, 1]
+    assert engine.asked[1][0].content.endswith("When?")
+    assert (edited.nodes[0].message.content, edited.nodes[0].attachments) == ("When?", (notes,))
+    with pytest.raises(InvalidRequest, match="files"):
+        chats.send("ann", "", "x", Settings(), attachments=(notes,) * 9)
 
 
 # -- the list

@@ -5,10 +5,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from streaming.attachments import Attachment
 from streaming.conversation import Conversation
 from streaming.errors import InvalidRequest, NotFound
 from streaming.events import Finished
 from streaming.messages import Message
+
+NOTES = Attachment("notes.txt", "text/plain", "High tide at noon.")
 
 
 def texts(conversation: Conversation) -> list[str]:
@@ -183,6 +186,21 @@ def test_a_conversation_is_called_by_its_first_words(text: str, title: str) -> N
     conversation = Conversation("ann")
     conversation.ask(None, text)
     assert conversation.title == title
+
+
+def test_files_without_a_word_give_a_conversation_their_names() -> None:
+    conversation = Conversation("ann")
+    conversation.ask(None, " ", (NOTES, Attachment("plan.md", "text/markdown", "# Plan")))
+    assert conversation.title == "notes.txt, plan.md"
+
+
+def test_an_engine_reads_the_files_of_a_message_and_the_person_only_the_message() -> None:
+    conversation = Conversation("ann")
+    conversation.ask(None, "What is it?", (NOTES,))
+    (read,) = conversation.messages(conversation.head)
+    assert "High tide" in read.content
+    assert read.content.endswith("What is it?")
+    assert texts(conversation) == ["What is it?"]
 
 
 def test_a_given_title_stays_until_it_is_taken_away() -> None:

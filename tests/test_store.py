@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streaming import database, schema, store
+from streaming.attachments import Attachment
 from streaming.conversation import BIN_S, Conversation, Settings
 from streaming.database import InUse
 from streaming.errors import InvalidRequest
 from streaming.events import Finished, Timings, Usage
-from streaming.messages import Message, Sampling
+from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling
 from streaming.saving import BIN_MARGIN_S, Change
 from streaming.schema import TooNew
 from streaming.search import find, phrases
@@ -83,7 +84,8 @@ def conversations(draw: st.DrawFn) -> Conversation:
     conversation = Conversation(draw(texts))
     for _ in range(draw(st.integers(0, 5))):
         parent = draw(st.sampled_from([None, *(node.id for node in conversation.nodes)]))
-        question = conversation.ask(parent, draw(texts))
+        files = st.builds(Attachment, texts, texts, texts, st.integers(0, 9))
+        question = conversation.ask(parent, draw(texts), tuple(draw(st.lists(files, max_size=2))))
         answer = conversation.begin_answer(question.id, draw(texts))
         usage = Usage(*draw(st.tuples(*[st.integers(0, 10**6)] * 4)))
         finished = Finished("length", usage, Timings(*draw(st.tuples(numbers, numbers, numbers))), draw(texts))
@@ -102,6 +104,7 @@ def conversations(draw: st.DrawFn) -> Conversation:
         stop=tuple(draw(st.lists(texts.filter(bool), max_size=2))),
         seed=draw(st.none() | st.integers(0, 2**62)),
         chat_template_kwargs=draw(st.dictionaries(texts, st.booleans(), max_size=2)),
+        strategy=draw(st.sampled_from([None, Beam(3), PromptLookup(7), Assisted("small")])),
     )
     conversation.settings = Settings(draw(texts), sampling)
     return conversation
