@@ -16,7 +16,7 @@ import pytest
 from streaming.engines.base import Generation
 from streaming.messages import Message, Sampling
 from tests.tiny import tiny_folder
-from tests.worlds import LocalWorld, Reader, ScriptedWorld, World, ask, nothing, small_chunks
+from tests.worlds import BatchedWorld, LocalWorld, Reader, ScriptedWorld, World, ask, nothing, small_chunks
 
 STOPS = 100
 HELLO = "Hello, who are you?"
@@ -26,7 +26,7 @@ MOST_S = 2.0  # until the stop: there is plenty to stop by then, also on a slow 
 SOAK = pytest.mark.soak
 
 
-@pytest.fixture(scope="module", params=["scripted", "tiny", pytest.param("starter", marks=SOAK)])
+@pytest.fixture(scope="module", params=["scripted", "tiny", "tiny batched", pytest.param("starter", marks=SOAK)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "scripted":
@@ -35,7 +35,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             small_chunks(monkeypatch)
             starter: Path | None = request.getfixturevalue("starter_folder") if request.param == "starter" else None
             folder = starter or tiny_folder(tmp_path_factory.mktemp("tiny"))
-            world = LocalWorld(folder, kv_cache_gb=KEPT_GB)
+            kind = BatchedWorld if request.param == "tiny batched" else LocalWorld
+            world = kind(folder, kv_cache_gb=KEPT_GB)
         yield world
         world.engine.close()
 

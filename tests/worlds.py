@@ -238,8 +238,8 @@ class LocalWorld:
 class BatchedWorld(LocalWorld):
     """The same, answering several at once."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, batching="on")
+    def __init__(self, folder: Path, kv_cache_gb: float = 0.2) -> None:
+        super().__init__(folder, batching="on", kv_cache_gb=kv_cache_gb)
 
     @contextmanager
     def failing(self, token: int, error: BaseException | None = None) -> Iterator[None]:
