@@ -41,6 +41,9 @@ class Config:
 
     model: str = _setting("`starter`, a Hub id, a folder, or a .gguf file in either", "starter")
     engine: str = _setting("what answers", "local", choices=("local", "scripted", "remote"))
+    draft_model: str | None = _setting(
+        "a smaller model of the same family that guesses for requests that ask for it", None
+    )
     base_url: str | None = _setting(
         "the OpenAI-compatible server of the engine `remote`, as in http://host:8000/v1", None
     )
@@ -73,6 +76,8 @@ class Config:
                 )
         if not self.model.strip():
             raise ConfigError("--model is empty: name a model, or leave it out for the starter model.")
+        if self.draft_model is not None and self.engine != "local":
+            raise ConfigError("--draft-model is for --engine local: another engine has its models elsewhere.")
         if not 1 <= self.port <= 65535:
             raise ConfigError(f"--port is {self.port}: it must be from 1 to 65535.")
         self._check_server()

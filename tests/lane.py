@@ -8,6 +8,7 @@ from transformers import LlamaForCausalLM
 from streaming.engines.answers import Answers
 from streaming.engines.base import Generation, Item
 from streaming.engines.generate import GenerateLane
+from streaming.engines.speculation import Draft
 from streaming.engines.stopwatch import Stopwatch
 from streaming.events import ReasoningDelta, TextDelta
 from streaming.messages import Sampling
@@ -23,14 +24,17 @@ TOKENIZER = byte_level_bpe()
 class Lane(GenerateLane):
     """A lane with all that it needs to be asked."""
 
-    def __init__(self, model: Any, tokenizer: Any, cache_bytes: int = 0) -> None:
+    def __init__(self, model: Any, tokenizer: Any, cache_bytes: int = 0, draft: Any = None) -> None:
         loaded = Model("tiny", model, tokenizer, CONTEXT_TOKENS)
         self.answers = Answers(loaded)
-        super().__init__(loaded, self.answers, cache_bytes=cache_bytes)
+        self.draft = (
+            Draft(Model("draft", draft, tokenizer, CONTEXT_TOKENS), loaded, cache_bytes=cache_bytes) if draft else None
+        )
+        super().__init__(loaded, self.answers, draft=self.draft, cache_bytes=cache_bytes)
 
 
-def lane_of(model: Any, tokenizer: Any = TOKENIZER) -> Lane:
-    return Lane(model, tokenizer)
+def lane_of(model: Any, tokenizer: Any = TOKENIZER, draft: Any = None) -> Lane:
+    return Lane(model, tokenizer, draft=draft)
 
 
 def answer(lane: Lane, ids: list[int] = IDS, **settings: Any) -> list[Item]:

@@ -73,6 +73,7 @@ def test_false(text: str) -> None:
         (["--engine", "scriptet"], {}, "--engine is 'scriptet'. Did you mean scripted? Choose one of: local, scripted"),
         (["--engine", "remote"], {}, "--engine remote needs --base-url"),
         (["--base-url", "http://127.0.0.1:8000/v1"], {}, "--base-url is for --engine remote"),
+        (["--engine", "scripted", "--draft-model", "x"], {}, "--draft-model is for --engine local"),
         (["--api-key-env", "KEY"], {}, "--api-key-env is for --engine remote"),
         (["--engine", "remote", "--base-url", "gpu:8000"], {}, "--base-url must be like http://127.0.0.1:8000/v1"),
         (["--engine", "remote", "--base-url", "http://me:s3cret@gpu/v1"], {}, "without a query or a password"),

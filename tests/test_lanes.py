@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import MambaConfig, MambaForCausalLM
 
 from streaming.config import Config
 from streaming.engines import batching
 from streaming.engines.base import Generation, Item
 from streaming.engines.local import BATCH_SHARE, LOG, LocalEngine
 from streaming.engines.paged import page_bytes
-from streaming.errors import EngineBusy, GenerationFailed
-from streaming.events import Finished, TextDelta
-from streaming.messages import Sampling
+from streaming.errors import EngineBusy, GenerationFailed, InvalidRequest
+from streaming.events import Finished, Tentative, TextDelta
+from streaming.messages import Assisted, Beam, PromptLookup, Sampling
 from tests.tiny import tiny_folder, tiny_model
 from tests.tokenizers import byte_level_bpe
 from tests.worlds import GREEDY, TIMEOUT_S, BatchedWorld, Gate, LocalWorld, ask, cancel_at
@@ -231,3 +232,97 @@ def test_everything_at_once_leaves_nothing_behind(world: BatchedWorld) -> None:
     batch = world.engine._loaded.lanes.batch
     assert (len(batch), batch._reserved, len(batch._paged)) == (0, 0, 0)
     assert threading.active_count() == threads_before
+
+
+# -- strategies
+
+
+def test_strategies_go_alone_beside_the_batch(world: BatchedWorld) -> None:
+    gate = Gate()
+    batched = ask(world.engine, "Hold", LONG, hook=gate)
+    gate.wait()
+    rows: list[int] = []
+    batch = world.engine._loaded.lanes.batch
+
+    def look(_: Generation, item: Item) -> None:
+        if isinstance(item, TextDelta):
+            rows.append(len(batch))
+
+    beams = ask(world.engine, HELLO, replace(GREEDY, strategy=Beam(3)), hook=look, user="ann")
+    looked_up = ask(world.engine, HELLO, replace(GREEDY, strategy=PromptLookup(4)), hook=look, user="ben")
+    gate.open()
+    assert beams.wait().text == world.plainly(HELLO, 20, num_beams=3)
+    assert looked_up.wait().text == world.expected(HELLO)
+    assert batched.wait().text == world.expected("Hold", 60)
+    assert set(rows) <= {0, 1}, "in the batch there was the first one alone"
+
+
+@pytest.fixture(scope="module")
+def drafted(folder: Path) -> Iterator[LocalEngine]:
+    engine = LocalEngine(Config(model=str(folder), draft_model=str(folder), batching="on", kv_cache_gb=0.2))
+    yield engine
+    engine.close()
+
+
+def test_a_draft_model_guesses_for_those_who_ask_for_it(drafted: LocalEngine, world: BatchedWorld) -> None:
+    """From the first request on, which comes while the model is loading."""
+    draft = str(drafted._config.draft_model)
+    assisted = replace(GREEDY, strategy=Assisted(draft))
+    first = ask(drafted, HELLO, assisted).wait()
+    assert drafted.wait_ready(TIMEOUT_S).draft == draft
+    again = ask(drafted, HELLO, replace(assisted, strategy=Assisted(Path(draft).name))).wait()
+    assert first.text == again.text == world.expected(HELLO)
+    assert 0 < first.finished.usage.accepted_tokens <= first.finished.usage.proposed_tokens
+    assert ask(drafted, HELLO).wait().finished.usage.proposed_tokens == 0
+
+
+def test_a_draft_that_is_not_here_is_refused_at_the_call(drafted: LocalEngine, world: BatchedWorld) -> None:
+    drafted.wait_ready(TIMEOUT_S)
+    with pytest.raises(InvalidRequest, match="no draft model 'other' here: this engine has") as refused:
+        ask(drafted, HELLO, replace(GREEDY, strategy=Assisted("other")))
+    assert refused.value.field == "strategy"
+    with pytest.raises(InvalidRequest, match="--draft-model"):
+        ask(world.engine, HELLO, replace(GREEDY, strategy=Assisted("other")))
+
+
+def test_a_draft_that_does_not_fit_is_said_when_it_is_loaded(folder: Path, tmp_path: Path) -> None:
+    engine = LocalEngine(Config(model=str(folder), draft_model=str(tiny_folder(tmp_path, byte_level_bpe(400)))))
+    status = engine.wait_ready(TIMEOUT_S)
+    assert (status.state, status.draft) == ("failed", "")
+    assert "another tokenizer" in status.detail
+    engine.close()
+
+
+def test_nothing_can_be_guessed_for_a_recurrent_model(tmp_path: Path) -> None:
+    tokenizer = byte_level_bpe()
+    config = MambaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        state_size=4,
+        num_hidden_layers=2,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    MambaForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    engine = LocalEngine(Config(model=str(tmp_path)))
+    engine.wait_ready(TIMEOUT_S)
+    with pytest.raises(InvalidRequest, match="cannot take a token back"):
+        ask(engine, HELLO, replace(GREEDY, strategy=PromptLookup()))
+    assert ask(engine, HELLO).wait().finished
+    engine.close()
+
+
+def test_the_starter_model_says_the_same_with_guesses(starter_folder: Path) -> None:
+    engine = LocalEngine(Config(model=str(starter_folder), draft_model=str(starter_folder)))
+    question = "Repeat this twice: the quick brown fox jumps over the lazy dog."
+    texts = []
+    for strategy in (None, PromptLookup(8), Assisted(str(starter_folder))):
+        reader = ask(engine, question, replace(LONG, strategy=strategy)).wait()
+        texts.append(reader.text)
+        assert bool(reader.finished.usage.accepted_tokens) is (strategy is not None)
+    assert texts[0]
+    assert texts == [texts[0]] * 3
+    beams = ask(engine, question, replace(LONG, max_new_tokens=30, strategy=Beam(2))).wait()
+    assert beams.text
+    assert any(isinstance(item, Tentative) for item in beams.items)
+    engine.close()

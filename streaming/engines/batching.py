@@ -49,10 +49,7 @@ class BatchLane:
 
     def __init__(self, model: Model, *, cache_bytes: int) -> None:
         loaded: Any = model.model
-        pages = min(
-            cache_bytes // page_bytes(loaded, CHUNK_TOKENS + MAX_ROWS),
-            pages_for(max(model.context_tokens, ENOUGH_TOKENS)),
-        )
+        pages = min(cache_bytes // _page_bytes(loaded), pages_for(max(model.context_tokens, ENOUGH_TOKENS)))
         self._repeatable = rounds_finely(loaded.dtype)
         self._rows: dict[str, _Row] = {}
         self._reserved = 0
@@ -161,6 +158,13 @@ class BatchLane:
         self._reserved -= row.pages
         row.ended()
         return row
+
+
+def _page_bytes(model: Any) -> int:
+    try:
+        return page_bytes(model, CHUNK_TOKENS + MAX_ROWS)
+    except AttributeError as error:  # a recurrent model's config speaks of no heads
+        raise NotBatchable("it has no keys and values to be kept in pages") from error
 
 
 def _open(model: Any, pages: int) -> PagedBatch:

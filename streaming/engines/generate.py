@@ -4,19 +4,18 @@ Imports torch, so only the inference thread imports it, and everything here runs
 chat template. A cancel is effective within one decode step, or one chunk of the prompt.
 """
 
-import inspect
 import traceback
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from streaming.engines.answers import Answer, Answers
-from streaming.engines.prefixes import PrefixCaches
-from streaming.engines.strategies import Others, decode
+from streaming.engines.prompts import PromptReader
+from streaming.engines.speculation import Draft
+from streaming.engines.strategies import Decoder, Others
 from streaming.errors import GenerationFailed
-from streaming.messages import Sampling
+from streaming.messages import Assisted, PromptLookup, Sampling
 from streaming.models import Model
 
 CHUNK_TOKENS = 512  # 256 would halve what a cancel waits for in the prompt, and make the prompt a tenth slower
@@ -30,15 +29,21 @@ def nobody() -> bool:
 
 
 class GenerateLane:
-    """Answers with one model, one request at a time. `cache_bytes` bounds what it keeps of earlier conversations."""
+    """Answers with one model, one request at a time, a `draft` guessing for it where a request asks for that.
 
-    def __init__(self, model: Model, answers: Answers, *, cache_bytes: int = 0) -> None:
+    `cache_bytes` bounds what it keeps of earlier conversations.
+    """
+
+    def __init__(self, model: Model, answers: Answers, *, draft: Draft | None = None, cache_bytes: int = 0) -> None:
         self._model: Any = model.model  # typed as a module, whose attributes may all be tensors
         self._answers = answers
-        layers = _cache_layers(self._model)
-        self._chunks = _takes_chunks(self._model, layers)
-        # What has left a sliding window cannot be brought back when a conversation takes another turn.
-        self._kept = PrefixCaches(cache_bytes if self._chunks and layers == {DynamicLayer} else 0)
+        self._prompts = PromptReader(self._model, cache_bytes=cache_bytes)
+        self._decoder = Decoder(self._model, draft)
+
+    @property
+    def can_guess(self) -> bool:
+        """Whether tokens can be taken back that were guessed wrongly. Recurrent layers cannot."""
+        return self._prompts.in_chunks
 
     def warm_up(self) -> None:
         """The first answer of a process pays for what it sets up: let it be this one."""
@@ -63,14 +68,13 @@ class GenerateLane:
     def _generate(self, answer: Answer, others: Others) -> int:
         answer.prefilled(0)
         exact = answer.seed is not None and not rounds_finely(self._model.dtype)
-        cache, cached_tokens = (None, 0) if exact else self._kept.take(answer.ids[:-1])
-        if cache is None and self._chunks:
-            cache = DynamicCache(config=_text_config(self._model))
+        chunk = partial(_next_chunk, answer, others, exact)
+        guessing = isinstance(answer.strategy, PromptLookup | Assisted)
+        cache, cached_tokens = self._prompts.open(answer.ids, reuse=not exact, recording=guessing)
         if cached_tokens:
             answer.prefilled(cached_tokens)
         if cache is not None:
-            ids = torch.tensor([answer.ids], device=self._model.device)
-            self._prefill(answer, ids, cache, cached_tokens, others, exact)
+            self._prompts.read(answer.ids, cache, cached_tokens, chunk=chunk, told=answer.prefilled)
         written: list[int] = []
         if not answer.generation.cancelled:
             # An unseeded request gets fresh chance: without, a seeded one would make all that follow it repeatable.
@@ -78,49 +82,22 @@ class GenerateLane:
                 torch.seed()
             else:
                 torch.manual_seed(answer.seed)
-            written = decode(self._model, answer, cache, others)
+            written = self._decoder.decode(answer, cache, others=others, chunk=chunk, reuse=not exact)
         if cache is not None:
-            self._kept.put(answer.ids + written, cache)
+            self._prompts.keep(answer.ids + written, cache)
         return cached_tokens
 
-    def _prefill(
-        self, answer: Answer, ids: torch.Tensor, cache: DynamicCache, done: int, others: Others, exact: bool
-    ) -> None:
-        """Read a long prompt in chunks, and leave the rest, at least its last token, to `generate`.
 
-        A cache as long as the prompt would give wrong text, without an error.
-        """
-        while not answer.generation.cancelled:
-            chunk = SMALL_CHUNK_TOKENS if others() and not exact else CHUNK_TOKENS
-            if ids.shape[1] - 1 - done <= chunk:
-                return
-            with torch.inference_mode():
-                self._model(input_ids=ids[:, done : done + chunk], cache=cache, use_cache=True, logits_to_keep=1)
-            done += chunk
-            answer.prefilled(done)
+def _next_chunk(answer: Answer, others: Others, exact: bool) -> int:
+    """How much of a prompt is read next, before others have their turn; 0 after a cancel."""
+    if answer.generation.cancelled:
+        return 0
+    return SMALL_CHUNK_TOKENS if others() and not exact else CHUNK_TOKENS
 
 
 def rounds_finely(dtype: torch.dtype) -> bool:
     """Whether a seed gives the same text although sums are rounded otherwise, in other chunks or beside others."""
     return dtype in (torch.float32, torch.float64)
-
-
-def _cache_layers(model: Any) -> set[type]:
-    return {type(layer) for layer in DynamicCache(config=_text_config(model)).layers}
-
-
-def _text_config(model: Any) -> Any:
-    return model.config.get_text_config(decoder=True)
-
-
-def _takes_chunks(model: Any, layers: set[type]) -> bool:
-    """Only attention can be continued by several tokens at once; recurrent layers take all or one."""
-    parameters = inspect.signature(model.forward).parameters
-    return (
-        {"cache", "logits_to_keep"} <= parameters.keys()
-        and model._supports_default_dynamic_cache()
-        and layers <= {DynamicLayer, DynamicSlidingWindowLayer}
-    )
 
 
 def explained(error: BaseException) -> GenerationFailed:

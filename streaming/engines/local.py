@@ -17,8 +17,8 @@ from streaming.engines.base import Generation, Status
 from streaming.engines.queue import Request
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import Worker
-from streaming.errors import ModelError
-from streaming.messages import Message, Sampling, check_messages
+from streaming.errors import InvalidRequest, ModelError
+from streaming.messages import Assisted, Message, PromptLookup, Sampling, check_messages
 from streaming.templates import ChatTemplate, Prompt
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from streaming.engines.batching import BatchLane
     from streaming.engines.generate import GenerateLane
     from streaming.engines.lanes import Lanes
+    from streaming.engines.speculation import Draft
     from streaming.engines.zero_gpu import ZeroGpuLane
 
 BATCH_SHARE = 0.75  # of the memory for caches; the rest is for those answered alone
+DRAFT_SHARE = 0.25  # of that rest, where there is a draft model
 
 LOG = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class LocalEngine:
         sampling = sampling or Sampling()
         max_new_tokens = sampling.max_new_tokens or self._config.max_new_tokens
         loaded = self._loaded
-        prompt = _render(loaded, messages, sampling, max_new_tokens) if loaded else None
+        prompt = self._render(loaded, messages, sampling, max_new_tokens) if loaded else None
         return self._worker.submit(user, _Job(tuple(messages), sampling, max_new_tokens, prompt))
 
     def status(self) -> Status:
@@ -82,6 +84,7 @@ class LocalEngine:
             notices=loaded.notices if loaded else (),
             running=worker.running,
             waiting=worker.waiting,
+            draft=(self._config.draft_model or "") if loaded else "",
         )
 
     def wait_ready(self, timeout: float | None = None) -> Status:
@@ -92,6 +95,16 @@ class LocalEngine:
     def close(self) -> None:
         self._worker.close()
         self._loaded = None
+
+    def _render(self, loaded: _Loaded, messages: Sequence[Message], sampling: Sampling, max_new_tokens: int) -> Prompt:
+        """Raises InvalidRequest for what this model cannot do too."""
+        if isinstance(sampling.strategy, Assisted):
+            _check_draft(sampling.strategy.model, self._config.draft_model)
+        if isinstance(sampling.strategy, Assisted | PromptLookup) and not loaded.lanes.single.can_guess:
+            raise InvalidRequest("Nothing can be guessed for this model: it cannot take a token back.", "strategy")
+        return loaded.template.render(
+            messages, reserve_tokens=max_new_tokens, chat_template_kwargs=sampling.chat_template_kwargs
+        )
 
     # -- the inference thread
 
@@ -122,9 +135,23 @@ class LocalEngine:
         cache_bytes = int(1e9 * (self._config.kv_cache_gb or 0)) or memory.cache_bytes(model.model.device)
         batch = self._open_batch(model, int(BATCH_SHARE * cache_bytes))
         single_share = 1 - BATCH_SHARE if batch else 1
-        single = GenerateLane(model, answers, cache_bytes=int(single_share * cache_bytes))
+        single_bytes = int(single_share * cache_bytes)
+        draft = self._open_draft(model, int(DRAFT_SHARE * single_bytes))
+        single = GenerateLane(
+            model, answers, draft=draft, cache_bytes=int((1 - DRAFT_SHARE if draft else 1) * single_bytes)
+        )
         single.warm_up()
         return batch, single
+
+    def _open_draft(self, model: models.Model, cache_bytes: int) -> "Draft | None":
+        from streaming.engines.speculation import Draft
+
+        if self._config.draft_model is None:
+            return None
+        self._worker.say(f"Looking for the draft model {self._config.draft_model}")
+        source = models.prepare(self._config.draft_model, cache_dir=self._config.cache_dir, progress=self._worker.say)
+        self._worker.say(f"Loading {source.name} into memory")
+        return Draft(models.load(source, dtype=self._config.dtype), model, cache_bytes=cache_bytes)
 
     def _open_batch(self, model: models.Model, cache_bytes: int) -> "BatchLane | None":
         from streaming.engines.batching import BatchLane, NotBatchable
@@ -154,7 +181,7 @@ class LocalEngine:
 
     def _prompt(self, job: _Job) -> Prompt:
         if job.prompt is None:
-            job.prompt = _render(self._ready, job.messages, job.sampling, job.max_new_tokens)
+            job.prompt = self._render(self._ready, job.messages, job.sampling, job.max_new_tokens)
         return job.prompt
 
     def _wants(self, request: Request[_Job]) -> int:
@@ -178,7 +205,11 @@ class LocalEngine:
         )
 
 
-def _render(loaded: _Loaded, messages: Sequence[Message], sampling: Sampling, max_new_tokens: int) -> Prompt:
-    return loaded.template.render(
-        messages, reserve_tokens=max_new_tokens, chat_template_kwargs=sampling.chat_template_kwargs
-    )
+def _check_draft(wanted: str, draft: str | None) -> None:
+    if draft is None:
+        raise InvalidRequest(
+            "There is no draft model here to guess for an answer: it is named by --draft-model at the start.",
+            "strategy",
+        )
+    if wanted not in (draft, models.title(draft)):
+        raise InvalidRequest(f"There is no draft model {wanted!r} here: this engine has {draft!r}.", "strategy")

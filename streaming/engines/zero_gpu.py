@@ -29,6 +29,8 @@ LONGEST_S = 120.0  # more is not given to visitors who are not logged in
 class ZeroGpuLane:
     """Answers one request at a time, each in a worker with a GPU."""
 
+    can_guess = True  # by prompt lookup, where the model can take a token back
+
     def __init__(self, model: Model) -> None:
         self._model = cast(Any, model.model)  # typed as a module, whose attributes may all be tensors
         spaces = import_module("spaces")  # a ZeroGPU Space brings it, in the version that fits the platform
