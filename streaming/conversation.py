@@ -308,6 +308,5 @@ def clean_title(text: str) -> str:
     """One line of what can be shown."""
     if not is_unicode(text):
         raise InvalidRequest("The title holds half a character.", "title")
-    line = " ".join(text.split())
-    shown = (character for character in line if character.isprintable() or character in JOINERS)
-    return "".join(shown)[:LONGEST_TITLE]
+    shown = (character for character in text if character.isprintable() or character.isspace() or character in JOINERS)
+    return " ".join("".join(shown).split())[:LONGEST_TITLE].rstrip()

@@ -228,3 +228,13 @@ class Sampling:
                 raise InvalidRequest(f"There is no sampling setting {name!r}.", name)
         strategy = raw.get("strategy")
         return cls(**{**raw, "strategy": None if strategy is None else strategy_from_dict(strategy)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_dict` reads: plain values, only of what is set."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        changes = {
+            "stop": list(self.stop),
+            "chat_template_kwargs": dict(self.chat_template_kwargs),
+            "strategy": None if self.strategy is None else strategy_to_dict(self.strategy),
+        }
+        return {name: value for name, value in (plain | changes).items() if value not in (None, [], {})}

@@ -13,7 +13,7 @@ from typing import Any
 from streaming.attachments import Attachment
 from streaming.conversation import Conversation, Node, Settings
 from streaming.events import Finished, Timings, Usage
-from streaming.messages import Message, Sampling, strategy_to_dict
+from streaming.messages import Message, Sampling
 
 Row = dict[str, Any]
 
@@ -31,7 +31,7 @@ def conversation_row(conversation: Conversation) -> Row:
         "deleted": conversation.deleted,
         "model": _text(conversation.model),
         "system": _text(settings.system),
-        "sampling": _json(_sampling(settings.sampling)),
+        "sampling": _json(settings.sampling.to_dict()),
         "head": conversation.head,
     }
 
@@ -78,11 +78,6 @@ def read_node(row: Mapping[str, Any]) -> Node:
         model=row["model"],
         attachments=tuple(Attachment(**_known(Attachment, raw)) for raw in json.loads(row["attachments"])),
     )
-
-
-def _sampling(sampling: Sampling) -> dict[str, Any]:
-    strategy = sampling.strategy
-    return asdict(sampling) | {"strategy": None if strategy is None else strategy_to_dict(strategy)}
 
 
 def _finished(raw: dict[str, Any]) -> Finished:

@@ -1,12 +1,12 @@
 """The tree of messages: every change is a new version beside the old one."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from streaming.attachments import Attachment
-from streaming.conversation import Conversation
+from streaming.conversation import Conversation, clean_title
 from streaming.errors import InvalidRequest, NotFound
 from streaming.events import Finished
 from streaming.messages import Message
@@ -201,6 +201,14 @@ def test_an_engine_reads_the_files_of_a_message_and_the_person_only_the_message(
     assert "High tide" in read.content
     assert read.content.endswith("What is it?")
     assert texts(conversation) == ["What is it?"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@example("0 \x01")
+@example("x" * 199 + " y")
+def test_a_title_that_is_clean_stays_as_it_is(text: str) -> None:
+    """An export would otherwise come back under another name."""
+    assert clean_title(clean_title(text)) == clean_title(text)
 
 
 def test_a_given_title_stays_until_it_is_taken_away() -> None:
