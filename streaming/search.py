@@ -6,6 +6,7 @@ a part of a sentence is found there. Pure; whether a database or a loop compares
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,16 +50,37 @@ def find(query: str, text: str) -> Hit | None:
     wanted = phrases(query)
     if not wanted:
         return None
-    compared, origins = _words(text)
-    places = [f" {compared}".find(f" {phrase}") for phrase in wanted]
-    if min(places) < 0:
+    spans = _plain_spans(wanted, text.lower()) if text.isascii() else _spans(wanted, text)
+    if spans is None:
         return None
-    place = min(places)
-    phrase = wanted[places.index(place)]
-    start, end = origins[place], origins[place + len(phrase) - 1] + 1
-    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
-        end += 1
+    start, end = min(spans)
     return Hit(_ending(text[:start]), _flat(text[start:end]), _beginning(text[end:]))
+
+
+def _spans(wanted: Sequence[str], text: str) -> list[tuple[int, int]] | None:
+    """Where the phrases are; none, if one of them is not."""
+    compared, origins = _words(text)
+    spans = []
+    for phrase in wanted:
+        place = f" {compared}".find(f" {phrase}")
+        if place < 0:
+            return None
+        end = origins[place + len(phrase) - 1] + 1
+        while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+            end += 1
+        spans.append((origins[place], end))
+    return spans
+
+
+def _plain_spans(wanted: Sequence[str], text: str) -> list[tuple[int, int]] | None:
+    """The same in plain text, a hundred times as fast: a list shows hundreds of hits."""
+    spans = []
+    for phrase in wanted:
+        match = re.search("(?<![a-z0-9])" + "[^a-z0-9]+".join(map(re.escape, phrase.split(" "))), text)
+        if match is None:
+            return None
+        spans.append(match.span())
+    return spans
 
 
 def _words(text: str) -> tuple[str, list[int]]:

@@ -85,6 +85,14 @@ def test_the_quick_way_for_plain_text_leads_to_the_same(text: str) -> None:
     assert words(text) == words(f"{text}\u0301")
 
 
+@given(st.text(alphabet="aB1 _-"), st.text(alphabet="ab1 -é"))
+def test_a_hit_in_plain_text_is_where_it_is_in_any_text(text: str, query: str) -> None:
+    plain, any_text = find(query, text), find(query, f"{text} …")
+    assert (plain is None) == (any_text is None)
+    if plain is not None and any_text is not None:
+        assert (plain.before, plain.match) == (any_text.before, any_text.match)
+
+
 @given(st.text())
 def test_words_are_words_of_themselves(text: str) -> None:
     """So a database that compares words and a loop that compares texts agree."""
