@@ -80,6 +80,7 @@ def measure(folder: Path, texts: Texts, times: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as empty:
         yield timed("start with an empty history", times, lambda: _start(Path(empty)))
     yield timed("start", times, lambda: _start(folder))
+    yield timed("start after a crash", times, lambda: _start(folder, crashed=True))
     store = Store(folder)
     chats = Chats(ScriptedEngine(), store)
     try:
@@ -119,8 +120,10 @@ def timed(what: str, times: int, act: Callable[[], object]) -> Row:
     return Row(what, times, round(median(taken), 1), round(max(taken), 1))
 
 
-def _start(folder: Path) -> None:
-    """Check and open the file, and show what a page shows first."""
+def _start(folder: Path, *, crashed: bool = False) -> None:
+    """Check and open the file, and show what a page shows first. After a crash all of it is checked."""
+    if crashed:
+        (folder / "chats.closed").unlink()
     store = Store(folder)
     try:
         Chats(ScriptedEngine(), store).listing(OWNER)

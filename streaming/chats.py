@@ -29,7 +29,7 @@ class Snapshot:
     """A conversation as it stands: the shown path, oldest first, and the run that fills its last answer, if any.
 
     `versions` tells of each shown message that has others beside it which one it is, and of how many. `unsaved` says
-    why nothing is being saved, if so.
+    what is amiss with saving, if anything is: that nothing is saved now, or that the file has been damaged.
     """
 
     owner: str = ""

@@ -3,6 +3,8 @@
 Knows what a file can suffer, not what is in it. `open` is for the one thread that writes; any thread may `read`.
 """
 
+import json
+import logging
 import os
 import queue
 import sqlite3
@@ -17,7 +19,9 @@ from streaming import schema
 from streaming.errors import ConfigError, StreamingError
 
 PRAGMAS: tuple[str, ...] = ("foreign_keys = ON", "synchronous = FULL", "journal_size_limit = 67108864")
+CHECK_EVERY_S = 7 * 24 * 3600.0  # all of a file, if it was closed well each time
 LOCKED_S = 2.0  # how long to wait for somebody else's lock on the file
+LOG = logging.getLogger(__name__)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -30,12 +34,14 @@ class Unreadable(StreamingError):
 
 
 class Database:
-    """`notice` says what had to be done to the file, in words for a person."""
+    """`notice` says what had to be done to the file, in words for everybody: only the log knows folders."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "chats.db"
         self.notice = ""
         self._holder = folder / "chats.holder"
+        self._as_left = folder / "chats.closed"  # how the file was when it was last closed
+        self._checked_at = 0.0
         self._lock = FileLock(folder / "chats.lock", timeout=0, mode=0o600, thread_local=False)
         self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._ready = False
@@ -85,6 +91,11 @@ class Database:
         """Let others have the file. Whoever has `open`ed it closes that connection first."""
         while not self._readers.empty():
             self._readers.get_nowait().close()
+        try:
+            if self._ready:
+                self._as_left.write_text(json.dumps([*self._look(), self._checked_at]), encoding="utf-8")
+        except OSError as error:
+            LOG.warning("All of the file will be looked at when it is opened next: %s", error)
         self._ready = False
         self._lock.release()
 
@@ -100,7 +111,11 @@ class Database:
                 f"The conversations in {folder} are in use by a running app (process {who}). End that one, or choose "
                 "another --data-dir, or keep nothing with --no-history."
             ) from error
-        self._holder.write_text(f"{os.getpid()}\n", encoding="utf-8")
+        try:
+            self._holder.write_text(f"{os.getpid()}\n", encoding="utf-8")
+        except BaseException:
+            self._lock.release()
+            raise
 
     def _checked(self) -> sqlite3.Connection:
         try:
@@ -113,15 +128,17 @@ class Database:
             part = self.path.with_name(self.path.name + suffix)
             if part.exists():
                 part.rename(aside.with_name(aside.name + suffix))
+        LOG.warning("The file with the conversations was damaged. It is kept as %s, and a new one begun.", aside)
         self.notice = (
-            f"The file with the conversations was damaged. It is kept as {aside}, and a new one has been begun."
+            "The file with the conversations was damaged, and a new one has been begun: earlier ones are not here. "
+            "Nothing is thrown away; whoever runs this app finds the damaged file beside the new one."
         )
         return self._whole()
 
     def _whole(self) -> sqlite3.Connection:
         connection = self.connect()
         try:
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            found = self._look_through(connection)
             if found != "ok" or not schema.is_ours(connection):
                 damaged = sqlite3.DatabaseError(found)
                 damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
@@ -131,6 +148,31 @@ class Database:
             connection.close()
             raise
         return connection
+
+    def _look_through(self, connection: sqlite3.Connection) -> str:
+        """All of it if anything may have happened to it: it was not closed, or looks different since, or it is long
+        ago. It takes seconds with a gigabyte; else the list of conversations stands for the rest."""
+        size, changed, checked_at = self._left()
+        self._as_left.unlink(missing_ok=True)
+        if [size, changed] == self._look() and time.time() - checked_at < CHECK_EVERY_S:
+            self._checked_at = checked_at
+            (found,) = connection.execute("PRAGMA quick_check('conversations')").fetchone()
+        else:
+            self._checked_at = time.time()
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        return str(found)
+
+    def _left(self) -> tuple[int, int, float]:
+        """The file's size and time when it was last closed, and when all of it was last looked at."""
+        try:
+            size, changed, checked_at = json.loads(self._as_left.read_text(encoding="utf-8"))
+            return int(size), int(changed), float(checked_at)
+        except (FileNotFoundError, ValueError, TypeError):  # it was not closed, or nobody knows how
+            return 0, 0, 0.0
+
+    def _look(self) -> list[int]:
+        found = self.path.stat()
+        return [found.st_size, found.st_mtime_ns]
 
     def connect(self) -> sqlite3.Connection:
         """One more connection to the file, in autocommit mode."""

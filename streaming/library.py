@@ -32,8 +32,8 @@ class Library:
 
     @property
     def unsaved(self) -> str:
-        """Why nothing is being saved; empty, if it is, or if that was not asked for."""
-        return self._store.unsaved if self._store is not None else ""
+        """What is amiss with saving, in words for everybody; empty, if nothing is, or if it was not asked for."""
+        return self._store.unsaved or self._store.notice if self._store is not None else ""
 
     @contextmanager
     def opened(self, owner: str, conversation_id: str, *, binned: bool = False) -> Iterator[Conversation]:

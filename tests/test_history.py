@@ -227,6 +227,19 @@ def test_the_chat_goes_on_while_the_disk_is_locked_and_says_so(tmp_path: Path, m
         assert texts(chats, chat) == ["meanwhile", "MEANWHILE", "and more", "AND MORE"]
 
 
+def test_everybody_is_told_that_a_file_was_damaged(tmp_path: Path) -> None:
+    with started(tmp_path) as chats:
+        assert chats.snapshot("ann", "").unsaved == ""
+    (tmp_path / "chats.db").write_bytes(b"no database at all" * 1000)
+    engine = Puppet()
+    with started(tmp_path, engine) as chats:
+        assert "damaged" in chats.snapshot("ann", "").unsaved
+        chat = talked(chats, engine, "a")
+    with started(tmp_path, engine) as chats:
+        assert texts(chats, chat) == ["a", "A"]
+        assert chats.snapshot("ann", chat).unsaved == ""
+
+
 def test_the_engine_s_thread_never_waits_for_the_disk(tmp_path: Path) -> None:
     """The events of an answer are taken in, and its end too, while the store's thread is stuck in a write."""
     engine = Puppet()

@@ -280,7 +280,9 @@ def test_a_file_of_a_later_version_is_left_alone(open_store: Open, tmp_path: Pat
 
 
 @pytest.mark.parametrize("harm", ["noise", "head", "middle", "foreign"])
-def test_a_damaged_file_is_kept_and_a_new_one_begun(open_store: Open, tmp_path: Path, harm: str) -> None:
+def test_a_damaged_file_is_kept_and_a_new_one_begun(
+    open_store: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
     kept = open_store()
     for number in range(50):
         kept.put(whole(talk(f"{number} " * 200)))
@@ -300,11 +302,43 @@ def test_a_damaged_file_is_kept_and_a_new_one_begun(open_store: Open, tmp_path: 
     kept = open_store()
     (aside,) = (tmp_path / "data").glob("chats-damaged-*.db")
     assert aside.read_bytes() == before
-    assert str(aside) in kept.notice
+    assert str(aside) in caplog.text
+    assert "earlier ones are not here" in kept.notice
+    assert str(tmp_path) not in kept.notice
     assert kept.unsaved == ""
     conversation = talk("new")
     kept.put(whole(conversation))
     assert open_store().load("ann", conversation.id) is not None
+
+
+def spoil(path: Path) -> None:
+    """As a worn disk does: nothing tells but the content."""
+    before, data = path.stat(), bytearray(path.read_bytes())
+    data[4096 * 3 : 4096 * 20] = bytes(4096 * 17)
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_all_of_the_file_is_looked_at_unless_it_is_as_it_was_left_lately(open_store: Open, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    note, path = folder / "chats.closed", folder / "chats.db"
+    kept = open_store()
+    assert not note.exists()  # a crash from here on is seen by that
+    for number in range(50):
+        kept.put(whole(talk(f"{number} " * 200)))
+    kept.close()
+    size, changed, checked = json.loads(note.read_text())
+    assert (size, changed) == (path.stat().st_size, path.stat().st_mtime_ns)
+    spoil(path)
+    note.write_text(json.dumps([size, changed, checked - 8 * 24 * 3600]))
+    kept = open_store()
+    assert kept.notice
+    for number in range(50):
+        kept.put(whole(talk(f"{number} " * 200)))
+    kept.close()
+    spoil(path)
+    note.write_text("[1, ")
+    assert open_store().notice
 
 
 # -- trouble with the disk: each case is a real refusal of the real library
