@@ -1,7 +1,7 @@
 """What the page's buttons do: thin handlers over Chats, none of which blocks the event loop or holds a generation.
 
 Conversations are always the server's copy: the browser sends an id and new text, never a history. Every action is
-three events (see page.py): a handler that changes something, `watch` while an answer is written, `rest` at its end.
+three events (see wiring.py): a handler that changes something, `watch` while an answer is written, `rest` at its end.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ MOST_TABS = 10_000  # remembered; a client that makes up tabs cannot fill the me
 LOOK_EVERY_S = 0.25  # without news: the clock of a thought goes on, and a closed browser is noticed
 NOT_YOURS = "That conversation is not here, or it is not yours. This is a new one."
 
-Update = dict[str, Any]  # new values by the name of the component, see page.Parts
+Update = dict[str, Any]  # new values by the name of the component, see wiring.Parts
 
 
 class Session:

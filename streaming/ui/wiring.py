@@ -1,0 +1,128 @@
+"""Which event of the page calls which handler, and which components that may update.
+
+What streams updates two components only: Gradio rebuilds each component that an event names, even one that it skips.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from gradio.events import Dependency
+
+from streaming.ui.session import Session, Update
+from streaming.ui.settings import Drawer, own_presets
+from streaming.ui.side import SideList
+
+Values = dict[Any, Any]  # new values by component, as Gradio takes them
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The components that handlers update, by the names that Update uses."""
+
+    browser: gr.BrowserState
+    banner: gr.HTML
+    history: gr.Chatbot
+    live: gr.Chatbot
+    tools: gr.HTML
+    problem: gr.HTML
+    composer: gr.Textbox
+    status: gr.HTML
+    drawer: Drawer
+    feed: gr.HTML  # the side list, on its way to the script
+    notes: gr.HTML  # what the script is to do once
+
+    def outputs(self) -> list[Any]:
+        named = [
+            self.browser,
+            self.banner,
+            self.history,
+            self.live,
+            self.tools,
+            self.problem,
+            self.composer,
+            self.status,
+        ]
+        return [*named, *self.drawer.fields]
+
+    def assign(self, update: Update) -> Values:
+        """An Update as Gradio wants it; what it does not name stays as it is."""
+        values: Values = {}
+        for name, value in update.items():
+            if name == "drawer":
+                values |= dict(zip(self.drawer.fields, value, strict=True))
+            else:
+                values[getattr(self, name)] = value
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Buttons:
+    send: gr.Button
+    stop: gr.Button
+
+
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+
+
+def wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> Dependency:
+    """Connect the chat's events. What changes something runs first, then `watch` on few components, then `rest`.
+
+    Returns the event that loads the page: from its end on the browser knows who it is.
+    """
+    browser, drawer, outputs = parts.browser, parts.drawer, parts.outputs()
+
+    async def load(request: gr.Request, kept: Any) -> Values:
+        return parts.assign(await session.load(kept, request))
+
+    async def send(request: gr.Request, text: str, kept: Any, *values: Any) -> Values:
+        return parts.assign(await session.send(text, kept, values, request))
+
+    async def act(request: gr.Request, action: gr.EventData, kept: Any, *values: Any) -> Values:
+        return parts.assign(await session.act(action._data, kept, values, request))
+
+    async def open_(request: gr.Request, action: gr.EventData, kept: Any) -> Values:
+        return parts.assign(await session.open(action._data, kept, request)) or gr.skip()
+
+    async def watch(request: gr.Request, kept: Any) -> AsyncIterator[tuple[Any, Any]]:
+        async for update in session.watch(kept, request):
+            yield update
+
+    async def rest(request: gr.Request, kept: Any) -> Values:
+        return parts.assign(session.rest(kept, request)) or gr.skip()
+
+    page.load(session.watch_engine, None, [parts.banner, drawer.thinking], **QUIET)
+    page.load(own_presets, [drawer.presets], [drawer.preset], **QUIET)
+    loaded = page.load(load, [browser], outputs, **QUIET)
+    typed = [parts.composer.submit, buttons.send.click]
+    for event in (
+        loaded,
+        gr.on(typed, send, [parts.composer, browser, *drawer.fields], outputs, **QUIET),
+        parts.tools.submit(act, [browser, *drawer.fields], outputs, **QUIET),
+        parts.tools.select(open_, [browser], outputs, trigger_mode="multiple", **QUIET),
+    ):
+        watched = event.then(watch, [browser], [parts.live, parts.status], trigger_mode="multiple", **QUIET)
+        watched.then(rest, [browser], outputs, trigger_mode="multiple", **QUIET)
+    buttons.stop.click(session.stop, [browser], None, queue=False, trigger_mode="multiple", **QUIET)
+    return loaded
+
+
+def wire_side(parts: Parts, side: SideList, loaded: Dependency) -> None:
+    """Connect the list's events, which touch nothing of the chat."""
+    browser, feed, said = parts.browser, parts.feed, [parts.problem, parts.notes]
+
+    async def follow(request: gr.Request, action: gr.EventData, kept: Any) -> AsyncIterator[Any]:
+        async for update in side.follow(action._data, kept, request):
+            yield update
+
+    async def change(request: gr.Request, action: gr.EventData, kept: Any) -> Any:
+        return await side.change(action._data, kept, request)
+
+    async def hide(request: gr.Request) -> None:
+        await side.leave(request.session_hash or "")
+
+    loaded.then(follow, [browser], [feed], trigger_mode="multiple", **QUIET)
+    feed.submit(follow, [browser], [feed], trigger_mode="multiple", **QUIET)
+    feed.edit(change, [browser], said, trigger_mode="multiple", **QUIET)
+    feed.clear(hide, None, None, trigger_mode="multiple", **QUIET)
