@@ -10,7 +10,13 @@ function show() {
   $("#dock").classList.toggle("busy", now !== "idle");
 }
 
+// The arrow of a thought is a button within a button: what looks like it is one for the eye only.
+function calmThoughts() {
+  for (const arrow of $$(".thought-group .title button:not([inert])")) arrow.inert = true;
+}
+
 function settle() {
+  calmThoughts();
   show();
   decorate();
   announce();
