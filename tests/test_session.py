@@ -1,13 +1,16 @@
 """The page's handlers, called as Gradio calls them, by browsers that behave and by clients that do not."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from streaming.attachments import MOST_CHARACTERS, MOST_FILES
 from streaming.chats import Chats
 from streaming.ui import session as sessions
+from streaming.ui.attaching import attach
 from streaming.ui.followers import Followers
 from streaming.ui.session import Session
 from streaming.ui.settings import SAMPLING_FIELDS
@@ -46,14 +49,14 @@ def shown(session: Session, asked: Any, kept: Any, request: Any) -> dict[str, An
     return asyncio.run(session.open(asked, kept, request))
 
 
-def sent(session: Session, text: str, kept: dict[str, str], request: Any) -> dict[str, Any]:
-    return asyncio.run(session.send(text, kept, DRAWER, request))
+def sent(session: Session, text: Any, kept: dict[str, str], request: Any, files: Any = None) -> dict[str, Any]:
+    return asyncio.run(session.send(text, files, kept, DRAWER, request))
 
 
 def test_a_message_goes_its_way(session: Session, engine: Puppet) -> None:
     async def chat() -> None:
         request = tab()
-        update = await session.send("hi", {}, DRAWER, request)
+        update = await session.send("hi", [], {}, DRAWER, request)
         kept = update["browser"]
         assert update["composer"] == ""
         assert update["live"][0]["content"][0]["text"] == "hi"
@@ -64,10 +67,10 @@ def test_a_message_goes_its_way(session: Session, engine: Puppet) -> None:
         assert live[-1]["content"][0]["text"] == "hello"
         with pytest.raises(StopAsyncIteration):
             await anext(watching)
-        rest = session.rest(kept, request)
+        rest = await session.rest(kept, request)
         assert [turn["content"][0]["text"] for turn in rest["history"]] == ["hi", "hello"]
         assert rest["live"] == []
-        assert session.rest(kept, request) == {}
+        assert await session.rest(kept, request) == {}
 
     asyncio.run(chat())
 
@@ -77,13 +80,13 @@ def test_a_late_event_does_not_bring_back_an_old_chat(session: Session, engine: 
 
     async def chat() -> None:
         request = tab()
-        kept = (await session.send("hi", {}, DRAWER, request))["browser"]
+        kept = (await session.send("hi", [], {}, DRAWER, request))["browser"]
         await session.open({"id": ""}, kept, request)
         late = [update async for update in session.watch(kept, request)]
         assert len(late) == 1
         assert late[0][0] == {"__type__": "update"}
         engine.answer("hello")
-        assert session.rest(kept, request) == {}
+        assert await session.rest(kept, request) == {}
 
     asyncio.run(chat())
 
@@ -91,7 +94,7 @@ def test_a_late_event_does_not_bring_back_an_old_chat(session: Session, engine: 
 def test_a_new_chat_ends_the_view_and_not_the_answer(session: Session, engine: Puppet) -> None:
     async def chat() -> None:
         request = tab()
-        kept = (await session.send("hi", {}, DRAWER, request))["browser"]
+        kept = (await session.send("hi", [], {}, DRAWER, request))["browser"]
         seen: list[Any] = []
 
         async def watch() -> None:
@@ -146,7 +149,7 @@ def test_an_action_that_no_page_sends_does_nothing_bad(session: Session, engine:
 def test_a_link_opens_ones_own_conversation_with_its_settings(session: Session, engine: Puppet) -> None:
     request = tab()
     drawer = ("Be brief.", *DRAWER[1:])
-    kept = asyncio.run(session.send("hi", {}, drawer, request))["browser"]
+    kept = asyncio.run(session.send("hi", [], {}, drawer, request))["browser"]
     engine.answer("hello")
     shown(session, {"id": ""}, kept, request)
     update = load(session, kept | {"conversation": "", "seen": ""}, tab("new tab", link=kept["conversation"]))
@@ -205,7 +208,7 @@ def test_every_tool_does_what_it_says(session: Session, engine: Puppet) -> None:
     kept = sent(session, "hi", {}, request)["browser"]
     engine.answer("hello")
     original = kept["conversation"]
-    question, answer = session.rest(kept, request)["tools"]["rows"]
+    question, answer = asyncio.run(session.rest(kept, request))["tools"]["rows"]
     edited = act("edit-answer", id=answer["id"], text="good day")
     assert texts(edited) == ["hi", "good day"]
     row = edited["tools"]["rows"][1]
@@ -271,6 +274,58 @@ def test_the_side_list_changes_only_ones_own(session: Session, engine: Puppet) -
     change("unpin", kept)
     assert listed() == [("Rye", False)]
     assert change("drop table", kept)[0] == ""
+
+
+def test_files_go_along_and_come_back_with_undo(session: Session, engine: Puppet, tmp_path: Path) -> None:
+    given = tmp_path / "notes.md"
+    given.write_text("# Bread\n")
+    problem, files = asyncio.run(attach([str(given)], []))
+    assert (problem, [file["name"] for file in files]) == ("", ["notes.md"])
+    assert not given.exists()
+    update = sent(session, "what is it about?", {}, tab(), files)
+    assert update["files"] == []
+    assert "# Bread" in engine.asked[-1][-1].content
+    assert update["live"][0]["content"][0]["text"] == "what is it about?"
+    assert update["tools"]["asked"] == [{"name": "notes.md", "about": "8 characters"}]
+    engine.answer("bread")
+    kept = update["browser"]
+    settled = asyncio.run(session.rest(kept, tab()))
+    assert settled["tools"]["rows"][0]["files"] == [{"name": "notes.md", "about": "8 characters"}]
+    undone = asyncio.run(session.act({"op": "undo"}, kept, DRAWER, tab()))
+    assert (undone["composer"], undone["files"]) == ("what is it about?", files)
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_stay(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.png"
+    good.write_text("text")
+    bad.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    problem, files = asyncio.run(attach([str(bad), str(good)], None))
+    assert "bad.png" in problem
+    assert [file["name"] for file in files] == ["good.txt"]
+    assert not bad.exists()
+    more = tmp_path / "more.txt"
+    more.write_text("text")
+    problem, files = asyncio.run(attach([str(more)], files * MOST_FILES))
+    assert f"{MOST_FILES} files" in problem
+    assert len(files) == MOST_FILES
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [7],
+        [{"name": "a"}] * (MOST_FILES + 1),
+        [{"name": "a", "media_type": "text/plain", "text": "x" * (MOST_CHARACTERS + 1)}],
+        [{"name": "a", "media_type": "text/plain", "text": 7}],
+        [{"name": "a", "media_type": "text/plain", "text": "x", "pages": -1}],
+        [{"name": "\ud800", "media_type": "text/plain", "text": "x"}],
+    ],
+)
+def test_files_that_no_page_sends_are_refused_in_words(session: Session, engine: Puppet, files: Any) -> None:
+    refused = sent(session, "hi", {}, tab(), files)
+    assert 'role="alert"' in refused["problem"]
+    assert engine.asked == []
+    assert "files" not in refused
 
 
 @pytest.mark.parametrize("text", ["", "  ", None, 7, ["a"]])

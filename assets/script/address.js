@@ -26,6 +26,7 @@ function arrive() {
     else if (going) fill(recall(`draft:${now}`));
     else keep(`draft:${place}`, "");  // a new chat has got its name: what is in the box belongs to it
     closeMenu();
+    document.dispatchEvent(new CustomEvent("streaming-arrive", { detail: { from: place, to: now, going } }));
     if (going && !sought) following = true;
     place = now;
     markCurrent();

@@ -19,6 +19,7 @@ function settle() {
   calmThoughts();
   show();
   decorate();
+  decorateLive();
   announce();
   keepDraft();
   if (following) toEnd();
@@ -41,6 +42,7 @@ function begin() {
   $("#dock").append(down);
   box().addEventListener("input", keepDraft);
   beginList();
+  beginDrop();
   arrive();
   drawList();
   soon();

@@ -57,6 +57,16 @@ function toolsFor(row) {
   return bar;
 }
 
+function chips(attached) {
+  const chip = ({ name, about }) => make("span", { className: "chip", title: about }, make("b", { textContent: name }), ` ${about}`);
+  return make("div", { className: "turn-files" }, ...attached.map(chip));
+}
+
+function decorateLive() {  // the question of the answer that is being written
+  const question = $("#live .message-row.user-row");
+  if (question && page().asked?.length && !$(".turn-files", question)) question.prepend(chips(page().asked));
+}
+
 function note(row) {
   const line = make("p", { className: "turn-note", textContent: row.note });
   line.classList.toggle("failed", row.failed === true);
@@ -78,9 +88,10 @@ function decorate() {
     const key = JSON.stringify(row);
     if (message.decoratedWith === key) return;
     message.decoratedWith = key;
-    $$(".turn-tools, .turn-note, .turn-end, .edit-form", message).forEach((old) => old.remove());
+    $$(".turn-files, .turn-tools, .turn-note, .turn-end, .edit-form", message).forEach((old) => old.remove());
     message.classList.remove("editing");
     if (row.kind === "thought") return;
+    if (row.files) message.prepend(chips(row.files));
     if (row.note || row.continues) message.append(note(row));
     message.append(toolsFor(row));
   });

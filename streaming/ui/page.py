@@ -13,14 +13,14 @@ from streaming.ui import assets
 from streaming.ui.session import Session
 from streaming.ui.settings import build_drawer
 from streaming.ui.side import SideList
-from streaming.ui.wiring import Buttons, Parts, wire, wire_side
+from streaming.ui.wiring import Buttons, Parts, wire, wire_files, wire_side
 
 LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
 ]
-SCRIPTS = ("base", "menu", "turns", "reader", "list", "address", "keys", "page")
+SCRIPTS = ("base", "menu", "turns", "reader", "list", "address", "drop", "keys", "page")
 EXAMPLES = (
     ("Explain", "Why is the sky blue? Explain it to a curious ten-year-old."),
     ("Write", "Write a short poem about the sea at night."),
@@ -49,25 +49,30 @@ def build_page(chats: Chats, engine: Engine, *, secret: str | None = None) -> gr
             live = _chatbot("live", "Answer being written")
         with gr.Column(elem_id="dock"):
             problem = gr.HTML("", elem_id="problem", js_on_load=None)
-            with gr.Row(elem_id="composer-row"):
-                composer = gr.Textbox(
-                    placeholder=f"Message {model}",
-                    label="Message",
-                    show_label=False,
-                    container=False,
-                    lines=1,
-                    max_lines=8,
-                    autofocus=True,
-                    elem_id="composer",
-                )
-                send = gr.Button("Send", elem_id="send", min_width=36)
-                stop = gr.Button("Stop", elem_id="stop", min_width=36)
+            with gr.Column(elem_id="composer-box"):
+                files = _script("files")
+                with gr.Row(elem_id="composer-row"):
+                    attach = gr.UploadButton("Attach files", elem_id="attach", min_width=36, file_count="multiple")
+                    composer = gr.Textbox(
+                        placeholder=f"Message {model}",
+                        label="Message",
+                        show_label=False,
+                        container=False,
+                        lines=1,
+                        max_lines=8,
+                        autofocus=True,
+                        elem_id="composer",
+                    )
+                    send = gr.Button("Send", elem_id="send", min_width=36)
+                    stop = gr.Button("Stop", elem_id="stop", min_width=36)
             status = gr.HTML("", elem_id="status", js_on_load=None)
         browser = gr.BrowserState({}, storage_key="streaming-visitor", secret=secret)
-        parts = Parts(browser, banner, history, live, tools, problem, composer, status, drawer, feed, notes)
+        parts = Parts(browser, banner, history, live, tools, problem, composer, files, status, drawer, feed, notes)
+        buttons = Buttons(send, stop, attach)
         session, side = Session(chats, engine), SideList(chats)
-        loaded = wire(page, parts, session, Buttons(send, stop))
+        loaded = wire(page, parts, session, buttons)
         wire_side(parts, side, loaded)
+        wire_files(parts, buttons)
 
         async def leave(request: gr.Request) -> None:
             session.leave(request.session_hash or "")

@@ -13,11 +13,11 @@ from typing import Any
 import gradio as gr
 
 from streaming.chats import Chats, Snapshot
-from streaming.conversation import Settings
 from streaming.engines.base import Engine
 from streaming.errors import NotFound, StreamingError
 from streaming.ui import settings, view
 from streaming.ui.actions import ANSWERS, CHANGES
+from streaming.ui.attaching import held, hold
 from streaming.ui.followers import Followers
 from streaming.ui.visitors import Action, Visitor, linked
 
@@ -66,11 +66,24 @@ class Session:
         update = self._shown(snapshot, visitor) | _drawer(snapshot)
         return update | {"problem": refused} if refused else update
 
-    async def send(self, text: Any, browser: Any, drawer: tuple[Any, ...], request: gr.Request) -> Update:
-        """The composer's text, as the next message. Nothing happens if there is none."""
+    async def send(self, text: Any, files: Any, browser: Any, drawer: tuple[Any, ...], request: gr.Request) -> Update:
+        """The composer's text and the files that go along, as the next message. Nothing happens without a text."""
         if not isinstance(text, str) or not text.strip():
             return {"problem": ""}
-        return await self._answer(Visitor.of(browser, request), Action("send", text=text), drawer, {"composer": ""})
+        visitor = Visitor.of(browser, request)
+
+        def start() -> Snapshot:
+            chosen, attachments = settings.read_settings(drawer), held(files)
+            return self._chats.send(
+                visitor.owner,
+                visitor.conversation_id,
+                text,
+                chosen,
+                after=visitor.seen,
+                attachments=attachments,
+            )
+
+        return await self._change(visitor, start, {"composer": "", "files": []})
 
     async def act(self, action: Any, browser: Any, drawer: tuple[Any, ...], request: gr.Request) -> Update:
         """A tool under a message, a key or an example: `action` is what the script sent, see Action."""
@@ -78,7 +91,10 @@ class Session:
         if asked.op == "undo":
             return await self._undo(visitor)
         if asked.op in ANSWERS:
-            return await self._answer(visitor, asked, drawer)
+            answer = ANSWERS[asked.op]
+            return await self._change(
+                visitor, lambda: answer(self._chats, visitor, asked, settings.read_settings(drawer))
+            )
         if asked.op in CHANGES:
             return await self._change(visitor, lambda: CHANGES[asked.op](self._chats, visitor, asked))
         return {"problem": ""}
@@ -92,7 +108,7 @@ class Session:
     async def watch(self, browser: Any, request: gr.Request) -> AsyncIterator[tuple[Any, Any]]:
         """The live answer and the status line, as long as an answer is being written. Leaving it stops nothing."""
         visitor = Visitor.of(browser, request)
-        snapshot = self._current(visitor)
+        snapshot = await self._current(visitor)
         if snapshot.run is None or self._showing.get(visitor.tab) != visitor.conversation_id:
             yield gr.skip(), gr.skip()  # without a yield Gradio would empty both
             return
@@ -109,12 +125,12 @@ class Session:
                 if now.tokens:
                     await asyncio.sleep(max(0.0, UPDATE_EVERY_S - (time.monotonic() - shown_at)))
 
-    def rest(self, browser: Any, request: gr.Request) -> Update:
+    async def rest(self, browser: Any, request: gr.Request) -> Update:
         """The answer that was live, at its place in the history. Nothing to do if nothing was live."""
         visitor = Visitor.of(browser, request)
         if visitor.tab not in self._unsettled or self._showing.get(visitor.tab) != visitor.conversation_id:
             return {}
-        snapshot = self._current(visitor)
+        snapshot = await self._current(visitor)
         if snapshot.run is not None:  # meanwhile the next one is being written, and will come here too
             return {}
         update = self._shown(snapshot, visitor)
@@ -135,32 +151,27 @@ class Session:
 
     # -- inside
 
-    async def _answer(
-        self, visitor: Visitor, asked: Action, drawer: tuple[Any, ...], also: Update | None = None
-    ) -> Update:
-        """Start an answer with the drawer's settings."""
-
-        def start() -> Snapshot:
-            chosen: Settings = settings.read_settings(drawer)
-            return ANSWERS[asked.op](self._chats, visitor, asked, chosen)
-
-        return await self._change(visitor, start, also)
-
     async def _change(self, visitor: Visitor, change: Callable[[], Snapshot], also: Update | None = None) -> Update:
         """Change the conversation. If that is refused, say why and leave the text where it is."""
         await self._followers.dismiss(visitor.tab)
         try:
             snapshot = await asyncio.to_thread(change)  # renders the prompt: too long for the event loop
         except StreamingError as error:
-            return self._shown(self._current(visitor), visitor) | {"problem": view.problem(str(error))}
+            return self._shown(await self._current(visitor), visitor) | {"problem": view.problem(str(error))}
         return self._shown(snapshot, visitor) | (also or {})
 
     async def _undo(self, visitor: Visitor) -> Update:
+        """Back before the last question: it and its files go back to where they were written."""
+        before = await self._current(visitor)
+        asked = next((node for node in reversed(before.nodes) if node.message.role == "user"), None)
         try:
             text = await asyncio.to_thread(self._chats.undo, visitor.owner, visitor.conversation_id)
         except StreamingError as error:
             return {"problem": view.problem(str(error))}
-        return self._shown(self._current(visitor), visitor) | {"composer": text}
+        return self._shown(await self._current(visitor), visitor) | {
+            "composer": text,
+            "files": hold(asked.attachments) if asked is not None else [],
+        }
 
     def _find(self, owner: str, asked: Action) -> Snapshot:
         """A conversation, on the branch that has the message asked for."""
@@ -169,9 +180,9 @@ class Session:
             return snapshot
         return self._chats.go_to(owner, asked.id, asked.node, 0)
 
-    def _current(self, visitor: Visitor) -> Snapshot:
+    async def _current(self, visitor: Visitor) -> Snapshot:
         try:
-            return self._chats.snapshot(visitor.owner, visitor.conversation_id)
+            return await asyncio.to_thread(self._chats.snapshot, visitor.owner, visitor.conversation_id)
         except NotFound:
             return Snapshot()
 

@@ -28,7 +28,6 @@ class SideList:
     def __init__(self, chats: Chats) -> None:
         self._chats = chats
         self._followers = Followers()
-        self._notes = 0
 
     async def follow(self, action: Any, browser: Any, request: gr.Request) -> AsyncIterator[Any]:
         """The list that answers to `action`'s text, now and after every change, until the tab asks for another."""
@@ -53,18 +52,13 @@ class SideList:
             "restore": lambda: self._chats.restore(owner, asked.id),
         }
         if asked.op not in changes:
-            return "", self._note()
+            return "", view.note()
         try:
             await asyncio.to_thread(changes[asked.op])
         except StreamingError as error:
-            return view.problem(str(error)), self._note()
-        return "", self._note(toast="Deleted", undo=asked.id) if asked.op == "delete" else self._note()
+            return view.problem(str(error)), view.note()
+        return "", view.note(toast="Deleted", undo=asked.id) if asked.op == "delete" else view.note()
 
     async def leave(self, tab: str) -> None:
         """The tab was closed, or nobody looks at it: nothing waits for it any more."""
         await self._followers.dismiss(tab)
-
-    def _note(self, **said: str) -> dict[str, Any]:
-        """Something for the page's script to do once; numbered, since Gradio shows no value twice."""
-        self._notes += 1
-        return {"number": self._notes} | said

@@ -3,11 +3,13 @@
 Chatbot content is always a list of text parts: as a plain string Gradio would strip its indentation.
 """
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from types import MappingProxyType
 from typing import Any
 
+from streaming.attachments import Attachment
 from streaming.chats import Snapshot
 from streaming.conversation import Node
 from streaming.engines.base import Status
@@ -50,10 +52,11 @@ def live_turns(question: Node | None, view: View) -> list[Turn]:
 
 def script_value(snapshot: Snapshot) -> dict[str, Any]:
     """What the page's script needs to know of a conversation."""
-    settled, _ = split(snapshot.nodes) if snapshot.run is not None else (snapshot.nodes, None)
+    settled, asked = split(snapshot.nodes) if snapshot.run is not None else (snapshot.nodes, None)
     return {
         "conversation": snapshot.conversation_id,
         "title": snapshot.title,
+        "asked": _files(asked) if asked else [],
         "rows": tools(settled, snapshot.versions, last=snapshot.run is None),
     }
 
@@ -69,12 +72,29 @@ def tools(
         row: dict[str, Any] = {"id": node.id, "kind": node.message.role, "text": node.message.content}
         if node.message.role == "assistant":
             row |= {"figures": _figures(node.finished), "note": _note(node), "failed": node.state == "failed"}
+        if node.attachments:
+            row["files"] = _files(node)
         if node.id in versions:
             row["version"] = versions[node.id]
         rows.append(row)
     if rows and last:
         rows[-1]["last"] = True
     return rows
+
+
+def _files(node: Node) -> list[dict[str, str]]:
+    return [{"name": file.name, "about": _extent(file)} for file in node.attachments]
+
+
+def _extent(file: Attachment) -> str:
+    if file.pages:
+        return f"{file.pages:,} page{'s' if file.pages > 1 else ''}"
+    return f"{len(file.text):,} characters"
+
+
+def note(**said: Any) -> dict[str, Any]:
+    """Something for the page's script to do once; never the same twice, since Gradio shows no value twice."""
+    return {"number": secrets.token_hex(8)} | said
 
 
 def side_list(query: str, entries: Iterable[Entry], *, full: bool) -> dict[str, Any]:

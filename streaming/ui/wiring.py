@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 from gradio.events import Dependency
 
+from streaming.ui.attaching import attach
 from streaming.ui.session import Session, Update
 from streaming.ui.settings import Drawer, own_presets
 from streaming.ui.side import SideList
@@ -28,6 +29,7 @@ class Parts:
     tools: gr.HTML
     problem: gr.HTML
     composer: gr.Textbox
+    files: gr.HTML  # what goes along with the next message
     status: gr.HTML
     drawer: Drawer
     feed: gr.HTML  # the side list, on its way to the script
@@ -42,6 +44,7 @@ class Parts:
             self.tools,
             self.problem,
             self.composer,
+            self.files,
             self.status,
         ]
         return [*named, *self.drawer.fields]
@@ -61,6 +64,7 @@ class Parts:
 class Buttons:
     send: gr.Button
     stop: gr.Button
+    attach: gr.UploadButton
 
 
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
@@ -76,8 +80,8 @@ def wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> D
     async def load(request: gr.Request, kept: Any) -> Values:
         return parts.assign(await session.load(kept, request))
 
-    async def send(request: gr.Request, text: str, kept: Any, *values: Any) -> Values:
-        return parts.assign(await session.send(text, kept, values, request))
+    async def send(request: gr.Request, text: str, files: Any, kept: Any, *values: Any) -> Values:
+        return parts.assign(await session.send(text, files, kept, values, request))
 
     async def act(request: gr.Request, action: gr.EventData, kept: Any, *values: Any) -> Values:
         return parts.assign(await session.act(action._data, kept, values, request))
@@ -90,7 +94,7 @@ def wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> D
             yield update
 
     async def rest(request: gr.Request, kept: Any) -> Values:
-        return parts.assign(session.rest(kept, request)) or gr.skip()
+        return parts.assign(await session.rest(kept, request)) or gr.skip()
 
     page.load(session.watch_engine, None, [parts.banner, drawer.thinking], **QUIET)
     page.load(own_presets, [drawer.presets], [drawer.preset], **QUIET)
@@ -98,7 +102,7 @@ def wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> D
     typed = [parts.composer.submit, buttons.send.click]
     for event in (
         loaded,
-        gr.on(typed, send, [parts.composer, browser, *drawer.fields], outputs, **QUIET),
+        gr.on(typed, send, [parts.composer, parts.files, browser, *drawer.fields], outputs, **QUIET),
         parts.tools.submit(act, [browser, *drawer.fields], outputs, **QUIET),
         parts.tools.select(open_, [browser], outputs, trigger_mode="multiple", **QUIET),
     ):
@@ -126,3 +130,12 @@ def wire_side(parts: Parts, side: SideList, loaded: Dependency) -> None:
     feed.submit(follow, [browser], [feed], trigger_mode="multiple", **QUIET)
     feed.edit(change, [browser], said, trigger_mode="multiple", **QUIET)
     feed.clear(hide, None, None, trigger_mode="multiple", **QUIET)
+
+
+def wire_files(parts: Parts, buttons: Buttons) -> None:
+    """Connect what brings files in."""
+
+    async def take(paths: Any, files: Any) -> tuple[str, Any, None]:
+        return *await attach(paths, files), None  # the button forgets, so that the same file can come again
+
+    buttons.attach.upload(take, [buttons.attach, parts.files], [parts.problem, parts.files, buttons.attach], **QUIET)

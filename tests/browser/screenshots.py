@@ -1,7 +1,7 @@
 """Takes the pictures of the page that docs and reviewers look at: `python -m tests.browser.screenshots [FOLDER]`.
 
-Desktop and phone, light and dark; empty, reading, thinking, streaming, at rest, an error, the drawer, the help. All on
-the scripted engine but the README's, which shows the starter model.
+Desktop and phone, light and dark; empty, reading, thinking, streaming, at rest, an error, the drawer, the help, the
+list, its search, versions. All on the scripted engine but the README's, which shows the starter model.
 """
 
 import sys
@@ -14,6 +14,12 @@ from tests.browser.chat import DESKTOP, PHONE, Chat, tab
 from tests.browser.chromium import launched
 from tests.browser.server import ROOT, running_app
 
+TALKS = (
+    ("Bread for beginners", "Flour, water, salt and time: leave the dough overnight, and bake it hot."),
+    ("Paris in two days", "The first day by the river, the second in the museums; croissants with butter on both."),
+    ("Why the sea is salt", "Rivers bring a little of it, and only the water leaves again."),
+    ("Type hints", "A hint is a promise to the reader, and mypy holds you to it."),
+)
 README_QUESTION = "Explain in a few sentences why the sky is blue."
 
 
@@ -45,6 +51,39 @@ def scenes(chat: Chat, shoot: "Shoot") -> None:
     chat.page.wait_for_timeout(600)
     chat.page.locator("[data-open='help-dialog']").click()
     shoot("help")
+    chat.page.keyboard.press("Escape")
+    conversations(chat, shoot)
+
+
+def conversations(chat: Chat, shoot: "Shoot") -> None:
+    """The list at the side, its search, versions, and the menus."""
+    for title, text in TALKS:
+        chat.start(text)
+        if not chat.page.locator("#side").is_visible():
+            chat.page.get_by_role("button", name="Show the conversations").click()
+        chat.entry_menu(text[:20], "Rename")
+        chat.page.locator(".entry-name").fill(title)
+        chat.page.locator(".entry-name").press("Enter")
+        if chat.page.locator("#scrim").is_visible():
+            chat.page.locator("#side").get_by_role("button", name="Hide the conversations").click()
+    chat.tool(chat.rows.last, "retry")
+    chat.wait_idle()
+    chat.more(chat.rows.first, "Branch off here")
+    expect(chat.rows).to_have_count(1)
+    chat.page.go_back()
+    expect(chat.rows).to_have_count(2)
+    chat.rows.last.locator(".tool-more").click()
+    shoot("versions")
+    chat.page.keyboard.press("Escape")
+    if not chat.page.locator("#side").is_visible():
+        chat.page.get_by_role("button", name="Show the conversations").click()
+        chat.page.wait_for_timeout(300)
+    chat.entry_menu("Paris", "Pin")
+    expect(chat.page.locator("#list h2").first).to_have_text("Pinned")
+    shoot("list")
+    chat.page.locator("#side-search").fill("butter")
+    expect(chat.page.locator("#list mark").first).to_be_visible()
+    shoot("search")
 
 
 class Shoot:

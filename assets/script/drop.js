@@ -1,14 +1,19 @@
-// Files into the page, by drop, by paste, or from the list's menu; and texts out of it.
+// Files into the page, by drop or by paste.
 
-const upload = (id, given) => {
-  const input = $(`#${id} input[type=file]`) ?? $(`input[type=file]#${id}`);
-  if (!given) { input.click(); return; }
-  input.files = given;
-  input.dispatchEvent(new Event("change", { bubbles: true }));
+// Gradio puts the input of an upload button right before the button.
+const inputOf = (id) => {
+  let at = $(`#${id}`);
+  while (!at.matches("input[type=file]")) at = at.previousElementSibling;
+  return at;
 };
+function give(id, files) {
+  const input = inputOf(id);
+  input.files = files;
+  input.dispatchEvent(new Event("change", { bubbles: true }));
+}
 const brings = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
 
-function beginTransfer() {
+function beginDrop() {
   let inside = 0;  // of how many nested elements the file is over
   const over = (more) => {
     inside = Math.max(0, inside + more);
@@ -21,22 +26,11 @@ function beginTransfer() {
     if (!brings(event)) return;
     event.preventDefault();
     over(-inside);
-    upload("attach", event.dataTransfer.files);
+    give("attach", event.dataTransfer.files);
   });
   box().addEventListener("paste", (event) => {
     if (!event.clipboardData?.files.length || event.clipboardData.types.includes("text/plain")) return;
     event.preventDefault();
-    upload("attach", event.clipboardData.files);
+    give("attach", event.clipboardData.files);
   });
 }
-
-function save({ name, type, text }) {
-  const url = URL.createObjectURL(new Blob([text], { type }));
-  make("a", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 60000);
-}
-
-document.addEventListener("streaming-note", ({ detail }) => {
-  if (detail?.file) save(detail.file);
-  if (detail?.copy) copy(detail.copy).then(() => say("Copied"));
-});
