@@ -13,11 +13,14 @@ import pytest
 from fastapi import FastAPI
 
 from streaming.api import routes
+from streaming.api.answers import Usage
 from streaming.engines.base import Generation
 from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Step, Think
 from streaming.engines.scripted import ScriptedEngine
 from streaming.errors import ModelNotFound
-from streaming.messages import Message, Sampling
+from streaming.events import Finished, Tentative
+from streaming.events import Usage as Tokens
+from streaming.messages import Beam, Message, Sampling
 from tests.asgi import CHAT, Client, Exchange, client_of, events
 
 Serve = Callable[..., "Served"]
@@ -162,6 +165,7 @@ def test_sampling_reaches_the_engine(serve: Serve) -> None:
         seed=7,
         max_tokens=5,
         chat_template_kwargs={"enable_thinking": False},
+        strategy={"beam": {"num_beams": 2}},
         user="ann",
     )
     (messages, nothing, address), (_, sampling, user) = served.engine.asked
@@ -177,9 +181,46 @@ def test_sampling_reaches_the_engine(serve: Serve) -> None:
         stop=("a", "b"),
         seed=7,
         chat_template_kwargs={"enable_thinking": False},
+        strategy=Beam(2),
     )
     assert user == "api:ann"
     assert address == "api:127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ({"beams": {}}, "There is no strategy 'beams'"),
+        ({"beam": {"num_beams": 99}}, "num_beams is 99"),
+        ({"beam": {"groups": 2}}, "has no setting 'groups'"),
+        ({}, "strategy must be one of"),
+    ],
+)
+def test_a_strategy_that_there_is_not_is_refused(serve: Serve, strategy: dict[str, Any], words: str) -> None:
+    response = serve(Say("So.")).client.chat(strategy=strategy)
+    assert response.status_code == 400
+    assert words in response.json()["error"]["message"]
+
+
+def test_what_is_tentative_is_not_sent(serve: Serve) -> None:
+    """A client could not take it back."""
+    served = serve(Say("It is so."))
+    stream = served.engine.stream
+
+    def leaning(*asked: Any, **named: Any) -> Generation:
+        generation = stream(*asked, **named)
+        generation.emit(Tentative("It may be"))
+        return generation
+
+    served.engine.stream = leaning  # type: ignore[method-assign]
+    assert served.client.chat().json()["choices"][0]["message"]["content"] == "It is so."
+    assert "may be" not in served.client.chat(stream=True).text
+
+
+def test_guesses_are_told_as_predictions() -> None:
+    finished = Finished("stop", Tokens(completion_tokens=5, proposed_tokens=6, accepted_tokens=4))
+    told = Usage.of(finished, 2).model_dump(exclude_unset=True)["completion_tokens_details"]
+    assert told == {"reasoning_tokens": 2, "accepted_prediction_tokens": 4, "rejected_prediction_tokens": 2}
 
 
 def test_what_others_call_otherwise(serve: Serve) -> None:

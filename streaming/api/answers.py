@@ -17,7 +17,11 @@ class PromptTokens(BaseModel):
 
 
 class CompletionTokens(BaseModel):
-    reasoning_tokens: int
+    """Of the completion: thought, guessed and accepted. What was guessed in vain is not part of it."""
+
+    reasoning_tokens: int | None = None
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
 
 
 class Usage(BaseModel):
@@ -40,8 +44,12 @@ class Usage(BaseModel):
             total_tokens=usage.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details=PromptTokens(cached_tokens=usage.cached_tokens),
         )
-        if reasoning_tokens:
-            answer.completion_tokens_details = CompletionTokens(reasoning_tokens=reasoning_tokens)
+        details = {"reasoning_tokens": reasoning_tokens} if reasoning_tokens else {}
+        if usage.proposed_tokens:
+            details["accepted_prediction_tokens"] = usage.accepted_tokens
+            details["rejected_prediction_tokens"] = usage.proposed_tokens - usage.accepted_tokens
+        if details:
+            answer.completion_tokens_details = CompletionTokens(**details)
         if usage.dropped_messages:
             answer.dropped_messages = usage.dropped_messages
         return answer

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from streaming.messages import Message, Sampling
+from streaming.messages import Message, Sampling, strategy_from_dict
 
 UNSUPPORTED = {
     "audio": "Audio is not supported: this server writes text.",
@@ -184,6 +184,9 @@ class ChatRequest(Strict):
     )
     chat_template_kwargs: dict[str, Any] | None = None
 
+    # an extension of this server alone: {"beam": {"num_beams": 4}} and the like
+    strategy: dict[str, dict[str, Any]] | None = None
+
     # accepted, and without effect on an answer
     metadata: dict[str, str] | None = None
     parallel_tool_calls: bool | None = None
@@ -227,6 +230,7 @@ class ChatRequest(Strict):
             stop=tuple(self.stop or ()),
             seed=None if self.seed is None else self.seed % 2**63,  # any number may name a course of chance
             chat_template_kwargs=self.chat_template_kwargs or {},
+            strategy=None if self.strategy is None else strategy_from_dict(self.strategy),
         )
 
     @property
