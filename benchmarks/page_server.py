@@ -82,12 +82,20 @@ class _Timed(ScriptedEngine):
         super().__init__(script, context_tokens=1_000_000, max_new_tokens=100_000)
         self._pipe = pipe
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
-        generation = super().stream(messages, sampling, user=user)
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
+        generation = super().stream(prompt, sampling, user=user, continues=continues)
         deliver = generation.emit
+        last = prompt if isinstance(prompt, str) else prompt[-1].content
 
         def emit(event: Event) -> None:
-            if isinstance(event, Finished) and messages[-1].content == "go":
+            if isinstance(event, Finished) and last == "go":
                 self._pipe.send(time.time())
             deliver(event)
 

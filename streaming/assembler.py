@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from streaming.detokenizer import Detokenizer
-from streaming.events import Delta, ReasoningDelta, Tentative, TextDelta
+from streaming.events import Delta, Kind, ReasoningDelta, Tentative, TextDelta
 from streaming.reasoning import Part, ReasoningParser
 from streaming.stops import StopMatcher
 
@@ -21,15 +21,22 @@ class Assembler:
     """`tokens` counts the ids read, `accepted` those of them that were guessed, `stopped` is the stop string that ended
     the answer, if one did.
 
+    `after` and `within`: the ids go on from those, in the middle of a text of that kind.
     Raises InvalidRequest for an empty stop.
     """
 
     def __init__(
-        self, tokenizer: "PreTrainedTokenizerBase", *, stops: Sequence[str] = (), reasoning_opened: bool = False
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        stops: Sequence[str] = (),
+        reasoning_opened: bool = False,
+        after: Sequence[int] = (),
+        within: Kind | None = None,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, after=after)
         self._stops = StopMatcher(stops)
-        self._reasoning = ReasoningParser(opened=reasoning_opened)
+        self._reasoning = ReasoningParser(opened=reasoning_opened, within=within)
         self.tokens = self.accepted = 0
 
     @property

@@ -1,13 +1,14 @@
 """Token ids to text while they arrive: O(1) a token, never half a character, nothing complete withheld.
 
 The pieces joined are `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`: any ids.
-Knows no model, no stop strings and no prompt. One object for one text, used by one thread at a time.
+Knows no model and no stop strings. One object for one text, used by one thread at a time.
 """
 
 import copy
 import json
 import re
 from codecs import getincrementaldecoder
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _INVALID = "\ufffd"
+_TAIL = 32  # ids before a text that say how it begins
 _MOST_INVALID = 3  # an unfinished character has at most three bytes, and shows as at most as many U+FFFD
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 _UTF8 = getincrementaldecoder("utf-8")
@@ -25,6 +27,9 @@ _UTF8 = getincrementaldecoder("utf-8")
 
 class Detokenizer:
     """Text of one sequence of token ids, piece by piece, without special tokens unless they are asked for.
+
+    With `after`, the text goes on from those ids, whose own text is out already: both joined are the decode of both,
+    so that a decoder that cuts the space off a text's beginning does not cut it out of the middle of one.
 
     Three kinds of tokenizers are told apart by their decoder:
 
@@ -36,8 +41,17 @@ class Detokenizer:
       the bytes that may complete it. A decoder that changes text further back than a token cannot be streamed.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        skip_special_tokens: bool = True,
+        after: Sequence[int] = (),
+    ) -> None:
         self._reader = _reader(tokenizer, skip_special_tokens)
+        if after:
+            self.add(_tail(tokenizer, after))
+            self.finish()
 
     def add(self, ids: int | list[int]) -> str:
         """The text that has become certain with these ids; often empty."""
@@ -54,6 +68,14 @@ class Detokenizer:
         made = copy.copy(self)
         made._reader = self._reader.fork()
         return made
+
+
+def _tail(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> list[int]:
+    """The last of the ids, and so many that they do not begin inside a character, if the others do not."""
+    length = _TAIL
+    while length < len(ids) and _INVALID in str(tokenizer.decode(list(ids[-length:]))):
+        length *= 2
+    return list(ids[-length:])
 
 
 class _Reader(Protocol):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "cancelled"]
+Kind = Literal["reasoning", "text"]  # of what a model writes: what it thinks first, and what it answers
 
 
 @dataclass(frozen=True, slots=True)

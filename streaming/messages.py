@@ -71,8 +71,21 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def check_messages(messages: Sequence[Message]) -> None:
-    """Raise InvalidRequest unless there is something to answer: the last user message must hold text."""
+def check_prompt(prompt: str | Sequence[Message], *, continues: bool = False) -> None:
+    """Raise InvalidRequest unless there is something to answer: a text, or messages, see check_messages."""
+    if not isinstance(prompt, str):
+        check_messages(prompt, continues=continues)
+    elif not prompt:
+        raise InvalidRequest("There is nothing to go on from: the prompt is empty.", "prompt")
+    elif not is_unicode(prompt):
+        raise InvalidRequest("The prompt holds half a character.", "prompt")
+
+
+def check_messages(messages: Sequence[Message], *, continues: bool = False) -> None:
+    """Raise InvalidRequest unless there is something to answer: the last user message must hold text.
+
+    `continues`: what is to go on is the last message, so it must be an assistant's.
+    """
     if not messages:
         raise InvalidRequest("There is nothing to answer: the conversation has no messages.", "messages")
     users = [message for message in messages if message.role == "user"]
@@ -80,6 +93,11 @@ def check_messages(messages: Sequence[Message]) -> None:
         raise InvalidRequest("There is nothing to answer: the conversation has no user message.", "messages")
     if users[-1].is_blank:
         raise InvalidRequest("There is nothing to answer: the last user message is empty.", "messages")
+    if continues and messages[-1].role != "assistant":
+        raise InvalidRequest(
+            f"There is nothing to go on with: the last message is the {messages[-1].role}'s, not an assistant's.",
+            "messages",
+        )
 
 
 def _check_number(owner: object, name: str, kind: type, valid: Callable[[Any], bool], wanted: str) -> None:

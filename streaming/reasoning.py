@@ -6,9 +6,10 @@ One object for one text, one thread. The cost is linear in the text, whatever it
 
 import copy
 from enum import Enum, auto
-from typing import Literal, Self
+from typing import Self
 
-Kind = Literal["reasoning", "text"]
+from streaming.events import Kind
+
 Part = tuple[Kind, str]
 
 
@@ -23,15 +24,20 @@ class ReasoningParser:
     """Only the first thing that is not white space can open a block; after the closing tag all is answer.
 
     White space around a block and at its inner edges belongs to neither. `opened`: the prompt has opened the block.
+    `within`: the text goes on in the middle of a block, or of an answer, so that nothing at its beginning is an edge.
     """
 
-    def __init__(self, open: str = "<think>", close: str = "</think>", opened: bool = False) -> None:
+    def __init__(
+        self, open: str = "<think>", close: str = "</think>", opened: bool = False, *, within: Kind | None = None
+    ) -> None:
         if not open.strip() or not close.strip():
             raise ValueError("a reasoning tag must hold more than white space")
         self._open = open
         self._close = close
-        self._place = _Place.INSIDE if opened else _Place.BEGINNING
-        self._begun = False  # the block has content
+        self._place = _Place.INSIDE if opened or within == "reasoning" else _Place.BEGINNING
+        if within == "text":
+            self._place = _Place.ANSWER
+        self._begun = within == "reasoning"  # the block has content
         self._space: list[str] = []  # white space that may turn out to be an edge
         self._tag = ""  # what may turn out to be a tag
 

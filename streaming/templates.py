@@ -1,5 +1,8 @@
 """Messages to token ids by the model's own chat template, fitted to the context by leaving out whole oldest turns.
 
+An answer that goes on is written after the template's opening of an answer, as the model wrote it the first time: the
+template's own idea of a past message may add to it, trim it, or leave its reasoning out.
+
 What a template cannot do (no system role, strict alternation, no template at all) is found out once, when it is made,
 and worked around. What users write is never read as control tokens. Any thread may render: nothing is changed, the
 shared tokenizer's truncation least of all.
@@ -8,14 +11,15 @@ shared tokenizer's truncation least of all.
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
 from streaming.errors import ContextTooLong, InvalidRequest
-from streaming.messages import Message, check_messages
+from streaming.events import Kind
+from streaming.messages import Message, check_messages, check_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,19 +34,33 @@ PLAIN_NOTICE = (
     "This model has no chat template, so it was probably not trained to chat: its prompts are written plainly "
     "as User and Assistant. A model with Instruct or Chat in its name answers better."
 )
-OPEN_REASONING = "<think>"
+OPEN_REASONING, CLOSE_REASONING = "<think>", "</think>"
 _TAIL_TOKENS = 32  # more than any spelling of the opening tag and the white space after it takes
 _CHARACTERS_PER_TOKEN = 16  # no text of a conversation's length has more of them
 _PROBE = "probe"
+_OPEN, _CLOSE = "{{ '<think>\\n' }}", "{{ '\\n</think>\\n\\n' }}"  # strings: jinja trims plain text after a block
+_END_OF_SOURCE = re.compile(r"(\r\n|\r|\n)\Z")  # jinja leaves out one, but only at the very end
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model reads. `reasoning_opened`: the template has begun a reasoning block that the model goes on in."""
+    """What the model reads. `reasoning_opened`: the template has begun a reasoning block that the model goes on in.
+    `within`: it ends in the middle of a text of this kind, and the answer goes on there."""
 
     ids: list[int]
     dropped_messages: int
     reasoning_opened: bool
+    within: Kind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What was written of an answer already, to come after the opening of it. `template`: the tags, which are the
+    template's, and the variables, whose text is the model's and so is never read as control tokens."""
+
+    template: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    within: Kind | None = None
 
 
 class ChatTemplate:
@@ -55,6 +73,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", context_tokens: int) -> None:
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens
+        self._begin_ids = [tokenizer.bos_token_id] if _begins_texts(tokenizer) else []
         self._reserved = {"messages", *signature(tokenizer.apply_chat_template).parameters} - {"kwargs"}
         self._control_tokens = re.compile("|".join(map(re.escape, tokenizer.get_added_vocab())) or "(?!)")
         self.notices: tuple[str, ...] = ()
@@ -62,7 +81,7 @@ class ChatTemplate:
         try:
             self._template = tokenizer.get_chat_template()
         except ValueError:  # none, or several and none of them the default
-            self._template = _begin_token(tokenizer) + PLAIN_TEMPLATE
+            self._template = ("{{ bos_token }}" if self._begin_ids else "") + PLAIN_TEMPLATE
             self.notices, self.stops = (PLAIN_NOTICE,), PLAIN_STOPS
         self.can_think = "enable_thinking" in self._template
         self._content_in_parts = False
@@ -73,65 +92,119 @@ class ChatTemplate:
         self._takes_late_system = self._takes_system and self._shows("user", "assistant", "system", "user")
         self._takes_repetition = self._shows("user", "user") and self._shows("user", "assistant", "assistant", "user")
 
+    def read(self, text: str) -> Prompt:
+        """The prompt that is this text, as it stands. What would be a control token in a message is none here either.
+
+        Raises InvalidRequest, and ContextTooLong.
+        """
+        check_prompt(text)
+        # The template is not played, only looked at for its control tokens.
+        alone = "{% if false %}" + self._template + "{% endif %}{{ begun }}"
+        ids = self._begin_ids + self._encode([("user", _PROBE)], alone, {"begun": text})
+        if len(ids) >= self._context_tokens:
+            raise ContextTooLong(len(ids), self._context_tokens)
+        return Prompt(ids, 0, reasoning_opened=False, within="text")
+
     def render(
-        self, messages: Sequence[Message], *, reserve_tokens: int, chat_template_kwargs: Mapping[str, Any]
+        self,
+        messages: Sequence[Message],
+        *,
+        reserve_tokens: int,
+        chat_template_kwargs: Mapping[str, Any],
+        continues: bool = False,
     ) -> Prompt:
         """The prompt for an answer to `messages`, with room for `reserve_tokens` of it (at most half of the context).
 
+        With `continues` the last message is the beginning of that answer, and the prompt ends where it ends.
         Oldest turns are left out until that fits: never a system message, nor anything from the last user message on,
         which alone may also use the answer's room. Raises InvalidRequest, and ContextTooLong if even that is too long.
         """
-        check_messages(messages)
+        check_messages(messages, continues=continues)
         for name in chat_template_kwargs:
             if name in self._reserved:
                 raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
-        room = self._context_tokens - min(reserve_tokens, self._context_tokens // 2)
-        ids, kept = self._fit(messages, room, chat_template_kwargs)
+        room = self._context_tokens - max(1, min(reserve_tokens, self._context_tokens // 2))
+        begun, kwargs = _Begun(), chat_template_kwargs
+        if continues:
+            *messages, last = messages
+            begun, kwargs = self._begun(last, chat_template_kwargs)
+        ids, kept = self._fit(messages, room, begun, kwargs)
         if len(ids) >= self._context_tokens:
             raise ContextTooLong(len(ids), self._context_tokens)
-        return Prompt(ids, len(messages) - len(kept), self._opens_reasoning(ids))
+        opened = begun.within is None and self._opens_reasoning(ids)
+        return Prompt(ids, len(messages) - len(kept), opened, begun.within)
+
+    def _begun(self, message: Message, kwargs: Mapping[str, Any]) -> tuple[_Begun, Mapping[str, Any]]:
+        """How an answer that begins with this message is written, and the variables for what comes before it."""
+        reasons = bool(message.reasoning.strip())
+        if message.is_blank and not reasons:
+            return _Begun(), kwargs
+        if message.is_blank:
+            kwargs = {**kwargs, "enable_thinking": True}  # it has begun to, whatever is wished of later answers
+        opening = str(self._apply([("user", _PROBE)], tokenize=False, **kwargs)).rstrip()
+        opened = opening.endswith(OPEN_REASONING)
+        reasons = reasons and not opening.endswith(CLOSE_REASONING)
+        template = "" if opened or not reasons else _OPEN
+        template += "{{ begun_reasoning }}" if reasons else ""
+        if message.is_blank:
+            return _Begun(template, {"begun_reasoning": message.reasoning}, "reasoning"), kwargs
+        template += _CLOSE if opened or reasons else ""
+        variables = {"begun_reasoning": message.reasoning, "begun": message.content}
+        return _Begun(template + "{{ begun }}", variables, "text"), kwargs
 
     def _fit(
-        self, messages: Sequence[Message], room: int, kwargs: Mapping[str, Any]
+        self, messages: Sequence[Message], room: int, begun: _Begun, kwargs: Mapping[str, Any]
     ) -> tuple[list[int], Sequence[Message]]:
         """The longest prompt of at most `room` tokens that a cut between turns gives, or else the shortest there is.
 
         Found by bisection, as prompts get shorter from cut to cut: a few renderings of about one context each.
         """
         prompts: dict[int, list[int]] = {}
+        template = _END_OF_SOURCE.sub("", self._template) + begun.template if begun.template else self._template
+        variables = {**kwargs, **begun.variables}
+
+        def encode(kept: Sequence[Message]) -> list[int]:
+            return self._encode(self._adapt(kept), template, variables)
 
         def fits(cut: int) -> bool:
-            prompts[cut] = self._encode(_since(messages, cut), kwargs)
+            prompts[cut] = encode(_since(messages, cut))
             return len(prompts[cut]) <= room
 
         cuts = _cuts(messages, room * _CHARACTERS_PER_TOKEN)
         last = len(cuts) - 1
         cut = cuts[0] if last == 0 or fits(cuts[0]) else cuts[bisect_left(cuts, True, 1, last, key=fits)]
         kept = _since(messages, cut)
-        return prompts.get(cut) or self._encode(kept, kwargs), kept
+        return prompts.get(cut) or encode(kept), kept
 
-    def _encode(self, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> list[int]:
-        turns = self._adapt(messages)
+    def _encode(self, turns: list[tuple[str, str]], template: str, variables: dict[str, Any]) -> list[int]:
         try:
-            ids = self._apply(turns, tokenize=True, sanitize_control_tokens=True, **kwargs)
+            ids = self._apply(turns, template, tokenize=True, sanitize_control_tokens=True, **variables)
         except InvalidRequest:
             # A few tokenizers (word level, Unigram) make a control token even of its letters: write those apart.
-            apart = [(role, self._control_tokens.sub(lambda token: " ".join(token[0]), text)) for role, text in turns]
-            if apart == turns:
+            turns_apart = [(role, self._apart(text)) for role, text in turns]
+            variables_apart = {name: self._apart(value) for name, value in variables.items()}
+            if (turns_apart, variables_apart) == (turns, variables):
                 raise
-            ids = self._apply(apart, tokenize=True, sanitize_control_tokens=True, **kwargs)
+            ids = self._apply(turns_apart, template, tokenize=True, sanitize_control_tokens=True, **variables_apart)
         if not ids:
             raise InvalidRequest("The model's chat template makes an empty prompt of these messages.", "messages")
         return list(ids)
 
-    def _apply(self, turns: Iterable[tuple[str, str]], **kwargs: Any) -> Any:
+    def _apart(self, value: Any) -> Any:
+        return self._control_tokens.sub(lambda token: " ".join(token[0]), value) if isinstance(value, str) else value
+
+    def _apply(self, turns: Iterable[tuple[str, str]], template: str | None = None, **kwargs: Any) -> Any:
         conversation: list[Any] = [
             {"role": role, "content": [{"type": "text", "text": text}] if self._content_in_parts else text}
             for role, text in turns
         ]
         try:
             return self._tokenizer.apply_chat_template(
-                conversation, chat_template=self._template, add_generation_prompt=True, return_dict=False, **kwargs
+                conversation,
+                chat_template=template or self._template,
+                add_generation_prompt=True,
+                return_dict=False,
+                **kwargs,
             )
         # A template is a program by the model's author: besides refusing, it can fail in any way a program can.
         except (
@@ -203,7 +276,6 @@ def _cuts(messages: Sequence[Message], most_characters: int) -> list[int]:
     return cuts[::-1]
 
 
-def _begin_token(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """The begin token for the plain template, where this tokenizer by itself begins texts with one."""
-    begins = tokenizer.bos_token_id is not None and tokenizer.bos_token_id in tokenizer("a")["input_ids"]
-    return "{{ bos_token }}" if begins else ""
+def _begins_texts(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    """Whether this tokenizer by itself begins texts with its begin token."""
+    return tokenizer.bos_token_id is not None and tokenizer.bos_token_id in tokenizer("a")["input_ids"]

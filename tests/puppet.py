@@ -8,19 +8,30 @@ from streaming.messages import Message, Sampling
 
 
 class Puppet:
-    """`asked` are the prompts so far; `refusal`, if set, is raised instead of a new answer."""
+    """`asked` are the prompts so far, and `continued` whether each was to be gone on with; `refusal`, if set, is raised
+    instead of a new answer."""
 
     def __init__(self) -> None:
         self.asked: list[list[Message]] = []
+        self.continued: list[bool] = []
         self.generations: list[Generation] = []
         self.refusal: Exception | None = None
 
     def start(self) -> None: ...
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
         if self.refusal is not None:
             raise self.refusal
-        self.asked.append(list(messages))
+        assert not isinstance(prompt, str)
+        self.asked.append(list(prompt))
+        self.continued.append(continues)
         self.generations.append(Generation(lambda: self.generations[-1].emit(Finished("cancelled"))))
         return self.generations[-1]
 

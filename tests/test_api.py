@@ -31,11 +31,21 @@ class Recorder(ScriptedEngine):
 
     def __init__(self, *steps: Step, **settings: Any) -> None:
         super().__init__(lambda _: steps, **settings)
-        self.asked: list[tuple[list[Message], Sampling, str]] = []
+        self.asked: list[tuple[str | list[Message], Sampling, str]] = []
+        self.continued: list[bool] = []
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
-        self.asked.append((list(messages), sampling or Sampling(), user))
-        return super().stream(messages, sampling, user=user)
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
+        asked = prompt if isinstance(prompt, str) else list(prompt)
+        self.asked.append((asked, sampling or Sampling(), user))
+        self.continued.append(continues)
+        return super().stream(prompt, sampling, user=user, continues=continues)
 
 
 class Served:

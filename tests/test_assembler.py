@@ -3,12 +3,12 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streaming.assembler import Assembler
 from streaming.errors import InvalidRequest
-from streaming.events import Delta, ReasoningDelta, TextDelta
+from streaming.events import Delta, Kind, ReasoningDelta, TextDelta
 from tests import tokenizers
 from tests.plain import cut, full_decode, random_pieces, split
 from tests.tokenizers import KINDS, made
@@ -59,6 +59,31 @@ def test_deltas_joined_are_the_parse_of_the_full_decode_cut_at_the_stop(
     assert texts(deltas) == split(text, opened)
     assert assembler.stopped == stopped
     assert assembler.tokens == len(ids) or stopped
+
+
+@given(
+    kind=st.sampled_from(list(KINDS)),
+    within=st.sampled_from(["reasoning", "text"]),
+    words=st.lists(st.sampled_from(WORDS), max_size=8),
+    stops=st.lists(st.sampled_from(STOPS), max_size=2),
+)
+def test_deltas_that_go_on_joined_are_the_parse_of_the_rest(
+    kind: str, within: Kind, words: list[str], stops: list[str]
+) -> None:
+    tokenizer = made(kind)
+    before = tokenizer("Hello a", add_special_tokens=False)["input_ids"]
+    ids = [*before, *(token for word in words for token in tokenizer(word, add_special_tokens=False)["input_ids"])]
+    whole, beginning = full_decode(tokenizer, ids), full_decode(tokenizer, before)
+    assume(whole.startswith(beginning))
+    assembler = Assembler(tokenizer, stops=stops, after=before, within=within)
+    deltas = [delta for token in ids[len(before) :] for delta in assembler.add(token)] + assembler.finish()
+    text, stopped = cut(whole.removeprefix(beginning), stops)
+    expected = ("", text)
+    if within == "reasoning":  # a word before it, so that its own white space is not at the block's edge
+        thought, answer = split("x" + text, opened=True)
+        expected = (thought.removeprefix("x"), answer)
+    assert texts(deltas) == expected
+    assert assembler.stopped == stopped
 
 
 def test_tokens_count_the_ids_up_to_the_stop() -> None:

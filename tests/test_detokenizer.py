@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -65,6 +65,33 @@ def test_the_starter_model_s_tokenizer(starter_folder: Path, text: str) -> None:
     check(tokenizer, ids)
     random = Random(text)
     check(tokenizer, [random.randrange(len(tokenizer)) for _ in range(300)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_that_goes_on_is_one_text_with_what_was_before(kind: str) -> None:
+    """Sentencepiece's decoder cuts the space off a text's beginning: "Hello" went on as "Helloworld"."""
+    tokenizer = made(kind)
+
+    @given(words=some_words(kind), cut=st.integers(0, 60))
+    def check(words: list[int], cut: int) -> None:
+        before, after = words[:cut], words[cut:]
+        expected = full_decode(tokenizer, words)
+        beginning = full_decode(tokenizer, before)
+        assume(expected.startswith(beginning))  # not where the cut is in a character, or a later token changes it
+        detokenizer = Detokenizer(tokenizer, after=before)
+        assert beginning + detokenizer.add(after) + detokenizer.finish() == expected
+
+    check()
+
+
+def some_words(kind: str) -> st.SearchStrategy[list[int]]:
+    """Ids of real text, far longer than what is looked at of it."""
+    tokenizer = made(kind)
+
+    def ids(parts: list[str]) -> list[int]:
+        return list(tokenizer("".join(parts), add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+    return st.lists(st.sampled_from([*tokenizers.TEXTS, "👋🏽", "é", " a", "the", ".", "\n"]), max_size=12).map(ids)
 
 
 @pytest.mark.parametrize("kind", ["byte-level BPE", "byte fallback"])

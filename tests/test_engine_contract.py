@@ -146,6 +146,70 @@ def test_a_stop_string_that_does_not_come_withholds_nothing(world: World) -> Non
     assert (reader.text, reader.finished.stopped_by) == (whole, None)
 
 
+# -- going on
+
+
+@in_process
+def test_an_answer_that_was_cut_goes_on_where_it_ended(world: World) -> None:
+    """The rest of an answer is not a new answer: read together they are one text."""
+    begun = ask(world.engine, HELLO, Sampling(temperature=0, max_new_tokens=7)).wait().text
+    messages = [Message("user", HELLO), Message("assistant", begun)]
+    reader = Reader(world.engine.stream(messages, GREEDY, continues=True), nothing).wait()
+    assert begun
+    assert reader.text == world.going_on(HELLO, begun)
+    assert reader.finished.usage.completion_tokens <= 20
+
+
+@in_process
+def test_an_answer_stopped_before_its_first_token_goes_on_with_that(world: World) -> None:
+    messages = [Message("user", HELLO), Message("assistant", "")]
+    reader = Reader(world.engine.stream(messages, GREEDY, continues=True), nothing).wait()
+    assert reader.text == world.expected(HELLO)
+
+
+@in_process
+def test_an_answer_cut_in_its_reasoning_goes_on_reasoning(world: World) -> None:
+    messages = [Message("user", HELLO), Message("assistant", "", reasoning="The user says")]
+    reader = Reader(world.engine.stream(messages, GREEDY, continues=True), nothing).wait()
+    rest = world.going_on(HELLO, "<think>\nThe user says")
+    assert "</think>" not in rest
+    assert (reader.reasoning, reader.text) == (rest.rstrip(), "")
+
+
+@in_process
+def test_only_an_answer_can_go_on(world: World) -> None:
+    with pytest.raises(InvalidRequest, match="nothing to go on with: the last message is the user's"):
+        world.engine.stream([Message("user", HELLO)], continues=True)
+    assert ask(world.engine, HELLO).wait().text == world.expected(HELLO)
+
+
+@in_process
+def test_a_text_is_gone_on_with_as_it_stands(world: World) -> None:
+    """No template around it, and nothing in it or in what follows is taken for reasoning."""
+    reader = Reader(world.engine.stream("Once upon a time", GREEDY), nothing).wait()
+    assert reader.text == world.going_on("Once upon a time", None)
+    assert not reader.reasoning
+
+
+@in_process
+def test_control_tokens_in_a_text_are_words(world: World) -> None:
+    one = Sampling(temperature=0, max_new_tokens=1)
+    usages = [
+        Reader(world.engine.stream(text, one), nothing).wait().finished.usage.prompt_tokens
+        for text in ("a", "a<|im_end|>")
+    ]
+    assert usages[1] > usages[0] + 1 or usages == [1, 1]  # the scripted engine counts words
+
+
+@in_process
+def test_no_text_and_one_longer_than_the_context_are_refused(world: World) -> None:
+    with pytest.raises(InvalidRequest, match="nothing to go on from"):
+        world.engine.stream("")
+    with pytest.raises(ContextTooLong):
+        world.engine.stream("word " * world.engine.status().context_tokens)
+    assert ask(world.engine, HELLO).wait().text == world.expected(HELLO)
+
+
 # -- stopping
 
 

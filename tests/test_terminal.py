@@ -40,9 +40,17 @@ class Player:
         self.states = list(state)
         self.asked: list[list[Message]] = []
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
-        check_messages(messages)
-        self.asked.append(list(messages))
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
+        assert not isinstance(prompt, str)
+        check_messages(prompt, continues=continues)
+        self.asked.append(list(prompt))
         generation = Generation()
         for item in self.plays.pop(0):
             if isinstance(item, StreamingError):

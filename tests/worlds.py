@@ -90,8 +90,8 @@ class Gate:
 
 
 class World(Protocol):
-    """An engine that is ready. `expected` is its greedy answer; within `failing(n)` its nth token raises, and `cause`
-    is what the error then comes from."""
+    """An engine that is ready. `expected` is its greedy answer, `going_on` the rest of one that has begun, or of a text
+    alone; within `failing(n)` its nth token raises, and `cause` is what the error then comes from."""
 
     engine: Engine
     cause: type[Exception]
@@ -101,6 +101,8 @@ class World(Protocol):
     def close(self) -> None: ...
 
     def expected(self, text: str, max_new_tokens: int = 20) -> str: ...
+
+    def going_on(self, text: str, begun: str | None, max_new_tokens: int = 20) -> str: ...
 
     def failing(self, token: int) -> Any: ...
 
@@ -152,6 +154,10 @@ class ScriptedWorld:
     def expected(self, text: str, max_new_tokens: int = 20) -> str:
         return "".join(f"{_short(text)}-{number} " for number in range(max_new_tokens))
 
+    def going_on(self, text: str, begun: str | None, max_new_tokens: int = 20) -> str:
+        first = 0 if begun is None or begun.startswith("<think>") else len(begun.split())
+        return "".join(f"{_short(text)}-{number} " for number in range(first, first + max_new_tokens))
+
     @contextmanager
     def failing(self, token: int) -> Iterator[None]:
         self._fail_at = token
@@ -202,18 +208,26 @@ class LocalWorld:
             self._expected[text, max_new_tokens] = self.plainly(text, max_new_tokens)
         return self._expected[text, max_new_tokens]
 
+    def going_on(self, text: str, begun: str | None, max_new_tokens: int = 20) -> str:
+        begun_ids = self.tokenizer(begun or "", add_special_tokens=False)["input_ids"]
+        prompt = self.prompt(text) + begun_ids if begun is not None else self.tokenizer(text)["input_ids"]
+        return self._generate(prompt, do_sample=False, max_new_tokens=max_new_tokens)
+
     def plainly(self, text: str, max_new_tokens: int, **settings: Any) -> str:
         """The answer of plain `generate`, by default a greedy one."""
+        settings = {"do_sample": False, "max_new_tokens": max_new_tokens} | settings
+        parser = ReasoningParser()
+        whole = self._generate(self.prompt(text), **settings)
+        return "".join(part for kind, part in parser.add(whole) + parser.finish() if kind == "text")
+
+    def _generate(self, prompt: list[int], **settings: Any) -> str:
         import torch
 
-        ids = torch.tensor([self.prompt(text)])
-        settings = {"do_sample": False, "max_new_tokens": max_new_tokens} | settings
+        ids = torch.tensor([prompt])
         made = self.model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
-        whole = self.tokenizer.decode(
-            made[0, ids.shape[1] :], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        return str(
+            self.tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
-        parser = ReasoningParser()
-        return "".join(part for kind, part in parser.add(whole) + parser.finish() if kind == "text")
 
     @contextmanager
     def failing(self, token: int, error: BaseException | None = None) -> Iterator[None]:
@@ -271,7 +285,7 @@ class RemoteWorld:
     def __init__(self, behind: World) -> None:
         self._behind = behind
         self._served = serve_engine(behind.engine)
-        self.expected, self.failing = behind.expected, behind.failing
+        self.expected, self.going_on, self.failing = behind.expected, behind.going_on, behind.failing
         self.engine = self.fresh()
         status = self.engine.wait_ready(TIMEOUT_S)
         assert status.state == "ready", status

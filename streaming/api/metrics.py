@@ -101,9 +101,16 @@ class MeteredEngine:
     def start(self) -> None:
         self._engine.start()
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
         try:
-            generation = self._engine.stream(messages, sampling, user=user)
+            generation = self._engine.stream(prompt, sampling, user=user, continues=continues)
         except StreamingError as error:
             self._metrics.fail(error)
             raise

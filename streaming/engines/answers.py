@@ -160,6 +160,8 @@ class Answers:
             self._tokenizer,
             stops=(*sampling.stop, *stops, *self._stops),
             reasoning_opened=prompt.reasoning_opened,
+            after=prompt.ids if prompt.within else (),
+            within=prompt.within,
         )
         return Answer(prompt, sampling, config, frozenset(self._eos_ids), assembler, generation, stopwatch)
 

@@ -1,4 +1,4 @@
-"""What every engine is: messages in, a Generation out. A Generation carries events from one producer to one consumer.
+"""What every engine is: a prompt in, a Generation out. A Generation carries events from one producer to one consumer.
 
 Threading: the producer calls `emit` and `fail` from its own thread; the consumer iterates, or subscribes a listener,
 from any other; `cancel` may come from anywhere, at any time, any number of times. Nothing here blocks the producer.
@@ -156,8 +156,19 @@ class Engine(Protocol):
     def start(self) -> None:
         """Begin to load, if that has not begun. Returns at once; `stream` and `wait_ready` start it too."""
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
         """Start an answer. Input errors are raised here; everything later arrives through the Generation.
+
+        The prompt is a conversation, or a text that the model reads as it stands and goes on from. With `continues` the
+        last message is an assistant's, in the middle of its content, or of its reasoning where it has no content yet:
+        the answer goes on there. Events carry what is new; appended to what there was, it reads as one text.
 
         `user` names whose request it is: waiting requests of different users take turns.
         """

@@ -18,7 +18,7 @@ from streaming.engines.queue import Request
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import Worker
 from streaming.errors import InvalidRequest, ModelError
-from streaming.messages import Assisted, Message, PromptLookup, Sampling, check_messages
+from streaming.messages import Assisted, Message, PromptLookup, Sampling, check_prompt
 from streaming.templates import ChatTemplate, Prompt
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    messages: tuple[Message, ...]
+    asked: str | tuple[Message, ...]
+    continues: bool
     sampling: Sampling
     max_new_tokens: int
-    prompt: Prompt | None  # None: the model was still loading
+    prompt: Prompt | None = None  # None: the model was still loading
     pages: int | None = None  # of the batch's cache, once that was asked
 
 
@@ -65,13 +66,21 @@ class LocalEngine:
     def start(self) -> None:
         self._worker.start()
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
-        check_messages(messages)
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
+        check_prompt(prompt, continues=continues)
         sampling = sampling or Sampling()
-        max_new_tokens = sampling.max_new_tokens or self._config.max_new_tokens
-        loaded = self._loaded
-        prompt = self._render(loaded, messages, sampling, max_new_tokens) if loaded else None
-        return self._worker.submit(user, _Job(tuple(messages), sampling, max_new_tokens, prompt))
+        asked = prompt if isinstance(prompt, str) else tuple(prompt)
+        job = _Job(asked, continues, sampling, sampling.max_new_tokens or self._config.max_new_tokens)
+        if loaded := self._loaded:
+            job.prompt = self._render(loaded, job)
+        return self._worker.submit(user, job)
 
     def status(self) -> Status:
         loaded, worker = self._loaded, self._worker
@@ -96,14 +105,20 @@ class LocalEngine:
         self._worker.close()
         self._loaded = None
 
-    def _render(self, loaded: _Loaded, messages: Sequence[Message], sampling: Sampling, max_new_tokens: int) -> Prompt:
+    def _render(self, loaded: _Loaded, job: _Job) -> Prompt:
         """Raises InvalidRequest for what this model cannot do too."""
+        sampling = job.sampling
         if isinstance(sampling.strategy, Assisted):
             _check_draft(sampling.strategy.model, self._config.draft_model)
         if isinstance(sampling.strategy, Assisted | PromptLookup) and not loaded.lanes.single.can_guess:
             raise InvalidRequest("Nothing can be guessed for this model: it cannot take a token back.", "strategy")
+        if isinstance(job.asked, str):
+            return loaded.template.read(job.asked)
         return loaded.template.render(
-            messages, reserve_tokens=max_new_tokens, chat_template_kwargs=sampling.chat_template_kwargs
+            job.asked,
+            reserve_tokens=job.max_new_tokens,
+            chat_template_kwargs=sampling.chat_template_kwargs,
+            continues=job.continues,
         )
 
     # -- the inference thread
@@ -181,7 +196,7 @@ class LocalEngine:
 
     def _prompt(self, job: _Job) -> Prompt:
         if job.prompt is None:
-            job.prompt = self._render(self._ready, job.messages, job.sampling, job.max_new_tokens)
+            job.prompt = self._render(self._ready, job)
         return job.prompt
 
     def _wants(self, request: Request[_Job]) -> int:
@@ -199,7 +214,7 @@ class LocalEngine:
             self._prompt(job),
             job.sampling,
             max_new_tokens=job.max_new_tokens,
-            stops=loaded.template.stops,
+            stops=() if isinstance(job.asked, str) else loaded.template.stops,
             generation=request.generation,
             stopwatch=Stopwatch(request.arrived),
         )

@@ -5,7 +5,7 @@ serves the requests of a fair queue; a cancel is effective before the next decod
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from streaming.engines.base import Generation, Status
@@ -14,8 +14,8 @@ from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Script, Think,
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import Worker
 from streaming.errors import ContextTooLong
-from streaming.events import Finished, FinishReason, Prefill, ReasoningDelta, TextDelta, Usage
-from streaming.messages import Message, Sampling, check_messages
+from streaming.events import Finished, FinishReason, Kind, Prefill, ReasoningDelta, TextDelta, Usage
+from streaming.messages import Message, Sampling, check_prompt
 from streaming.reasoning import Part, ReasoningParser
 from streaming.stops import StopMatcher
 
@@ -26,6 +26,8 @@ _POLL_S = 0.01
 @dataclass(frozen=True, slots=True)
 class _Job:
     messages: tuple[Message, ...]
+    said: str  # of the script, in an answer that goes on
+    within: Kind | None  # which text that is in the middle of
     sampling: Sampling
     usage: Usage
     max_new_tokens: int
@@ -33,6 +35,9 @@ class _Job:
 
 class ScriptedEngine:
     """Plays `script(messages)` for each request; without a script, the demonstration of engines/script.py.
+
+    A text for a prompt is a user's message to the script, which does not think then. An answer that goes on says what
+    it has not said of the script yet.
 
     `load(say)` takes the place of loading: it may tell its progress, wait, and raise a ModelError. `decode_steps`
     counts the steps of all answers so far.
@@ -57,15 +62,24 @@ class ScriptedEngine:
     def start(self) -> None:
         self._worker.start()
 
-    def stream(self, messages: Sequence[Message], sampling: Sampling | None = None, *, user: str = "") -> Generation:
-        check_messages(messages)
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        user: str = "",
+        continues: bool = False,
+    ) -> Generation:
+        check_prompt(prompt, continues=continues)
         sampling = sampling or Sampling()
         wanted = sampling.max_new_tokens or self._max_new_tokens
-        kept = self._fit(messages, wanted)
+        messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
+        kept = list(self._fit(messages, wanted))
         prompt_tokens = _count(kept)
         usage = Usage(prompt_tokens=prompt_tokens, dropped_messages=len(messages) - len(kept))
         room = self._context_tokens - prompt_tokens
-        return self._worker.submit(user, _Job(tuple(kept), sampling, usage, min(wanted, room)))
+        said, within = _begun(kept.pop()) if continues else ("", "text" if isinstance(prompt, str) else None)
+        return self._worker.submit(user, _Job(tuple(kept), said, within, sampling, usage, min(wanted, room)))
 
     def status(self) -> Status:
         worker = self._worker
@@ -128,21 +142,24 @@ class _Player:
         self._count_step = count_step
         self._stopwatch = Stopwatch(request.arrived)
         self._stops = StopMatcher(request.job.sampling.stop)
-        self._reasoning = ReasoningParser()
+        self._reasoning = ReasoningParser(within=request.job.within)
+        self._said = request.job.said
         self._tokens = 0
 
     def play(self, script: Script) -> None:
         prompt_tokens = self._job.usage.prompt_tokens
         self._generation.emit(Prefill(0, prompt_tokens))
-        thinks = self._job.sampling.chat_template_kwargs.get("enable_thinking") is not False
+        within = self._job.within
+        thinks = self._job.sampling.chat_template_kwargs.get("enable_thinking") is not False and within is None
         for step in script(self._job.messages):
             match step:
                 case ReadPrompt(seconds, chunks):
                     self._read_prompt(seconds, chunks, prompt_tokens)
                 case Say(text, pace):
-                    self._decode(words(text), pace)
-                case Think(text, pace) if thinks:
-                    self._decode(["<think>\n", *words(text), "\n</think>\n\n"], pace)
+                    self._decode(self._unsaid(text), pace)
+                case Think(text, pace) if thinks or within == "reasoning":
+                    opening = ["<think>\n"] if thinks else []
+                    self._decode([*opening, *self._unsaid(text), "\n</think>\n\n"], pace)
                 case Wait(seconds):
                     self._generation.wait_cancelled(seconds)
                 case Hold(until):
@@ -159,7 +176,15 @@ class _Player:
                 return
             self._generation.emit(Prefill(tokens * chunk // chunks, tokens))
 
-    def _decode(self, tokens: list[str], pace: float) -> None:
+    def _unsaid(self, text: str) -> Iterator[str]:
+        for token in words(text):
+            if self._said.startswith(token):
+                self._said = self._said.removeprefix(token)
+            else:
+                yield token.removeprefix(self._said)
+                self._said = ""
+
+    def _decode(self, tokens: Iterable[str], pace: float) -> None:
         due = time.monotonic()
         for token in tokens:
             due += 1 / pace
@@ -190,6 +215,13 @@ class _Player:
     def finished(self) -> Finished:
         usage = replace(self._job.usage, completion_tokens=self._tokens)
         return Finished(self._reason or "stop", usage, self._stopwatch.timings(), self._stops.stopped)
+
+
+def _begun(message: Message) -> tuple[str, Kind | None]:
+    """What has been said of an answer, and in the middle of which text that was."""
+    if not message.is_blank:
+        return message.content, "text"
+    return (message.reasoning, "reasoning") if message.reasoning.strip() else ("", None)
 
 
 def _count(messages: Sequence[Message]) -> int:
