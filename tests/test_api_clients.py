@@ -205,7 +205,7 @@ def test_a_fuzzer_finds_nothing(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Operations:       3 selected / 3 total" in done.stdout
+    assert "Operations:       4 selected / 4 total" in done.stdout
 
 
 def test_the_starter_model_answers_over_http(starter_folder: Path, tmp_path: Path) -> None:
