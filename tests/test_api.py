@@ -451,7 +451,6 @@ def test_there_is_one_model(serve: Serve) -> None:
         ("GET", "/v1/embeddings", 404, "unknown_url"),
         ("GET", "/v1/", 404, "unknown_url"),
         ("GET", CHAT, 405, "unknown_url"),
-        ("POST", "/v1/completions", 404, "unsupported_endpoint"),
     ],
 )
 def test_what_is_not_there_says_so_in_the_same_form(

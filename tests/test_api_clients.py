@@ -84,6 +84,17 @@ def test_openai_streams(client: OpenAI) -> None:
     assert chunks[-2].choices[0].finish_reason == "stop"
 
 
+def test_openai_has_a_text_gone_on_with(client: OpenAI) -> None:
+    whole = client.completions.create(model="scripted", prompt=TEXT, echo=True)
+    stream = client.completions.create(model="scripted", prompt=TEXT, echo=True, stream=True)
+    text = whole.choices[0].text
+    assert text.startswith(TEXT)
+    assert len(text) > len(TEXT)
+    assert "".join(chunk.choices[0].text for chunk in stream) == text
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens > 0
+
+
 def test_openai_names_the_fields_of_others_as_extra(client: OpenAI) -> None:
     extra = {"top_k": 5, "min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False}}
     answer = client.chat.completions.create(
@@ -106,8 +117,8 @@ def test_openai_raises_what_it_should(client: OpenAI) -> None:
         client.chat.completions.create(model="scripted", messages=say("x"), n=2)
     with pytest.raises(openai.NotFoundError, match="gpt-x"):
         client.chat.completions.create(model="gpt-x", messages=say("x"))
-    with pytest.raises(openai.NotFoundError, match="continues no plain text"):
-        client.completions.create(model="scripted", prompt="Once")
+    with pytest.raises(openai.BadRequestError, match="filled in"):
+        client.completions.create(model="scripted", prompt="Once", suffix="again")
     with pytest.raises(openai.AuthenticationError, match="not the server's API key"):
         client.with_options(api_key="another").models.list()
     with pytest.raises(openai.InternalServerError, match="the script says so"):

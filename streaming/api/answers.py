@@ -102,6 +102,25 @@ class ChatChunk(BaseModel):
     usage: Usage | None = None
 
 
+class TextChoice(BaseModel):
+    """`stop_reason` as in Choice. Whole, or a piece of it: then `finish_reason` is null until the last."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+    logprobs: None
+    stop_reason: str | None = None
+
+
+class TextCompletion(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage | None = None
+
+
 class ModelCard(BaseModel):
     """`max_model_len`, an extension: the context in tokens."""
 

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from streaming.api.requests import UNSUPPORTED, ChatRequest
+from streaming.api.requests import UNSUPPORTED, ChatRequest, CompletionRequest
 from streaming.errors import (
     ContextTooLong,
     EngineBusy,
@@ -130,7 +130,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     field, param = str(place[0]), _path(place)
     match kind:
         case "extra_forbidden":
-            close = get_close_matches(param, ChatRequest.model_fields, n=1)
+            close = get_close_matches(param, {**ChatRequest.model_fields, **CompletionRequest.model_fields}, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
             return ApiError(400, f"There is no field {param!r}.{hint}", param=param, code="unknown_parameter")
         case "missing":

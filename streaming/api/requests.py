@@ -1,4 +1,6 @@
-"""What a chat completion request may say. Strict: a misspelt field, or a wish that cannot be met, is refused by name.
+"""What a completion request may say, for a chat or for a text.
+
+Strict: a misspelt field, or a wish that cannot be met, is refused by name.
 
 Fields that OpenAI knows and this server does not are here with the values that ask for nothing.
 """
@@ -11,6 +13,8 @@ from pydantic_core import PydanticCustomError
 from streaming.messages import Message, Sampling, strategy_from_dict
 
 UNSUPPORTED = {
+    "best_of": "There is one answer to a request: best_of can only be 1.",
+    "suffix": "suffix is not supported: a text is gone on from, not filled in.",
     "audio": "Audio is not supported: this server writes text.",
     "frequency_penalty": "frequency_penalty is not supported. Use repetition_penalty.",
     "function_call": "Functions are not supported: this server writes text.",
@@ -31,6 +35,9 @@ UNSUPPORTED = {
     "verbosity": "verbosity is not supported.",
     "web_search_options": "Searching the web is not supported.",
 }
+
+
+COMPLETION_TOKENS = 16  # OpenAI's choice for a text, where the request makes none
 
 
 class Strict(BaseModel):
@@ -78,6 +85,17 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _as_prompts(prompt: object) -> object:
+    prompts = _as_list(prompt)
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(text, str) for text in prompts):
+        raise PydanticCustomError("text_wanted", "must be a text: token ids are not read here")
+    if len(prompts) > 1:
+        raise PydanticCustomError("text_wanted", "must be one text: send a request for each")
+    if not prompts[0]:
+        raise PydanticCustomError("nothing_to_answer", "is empty: there is nothing to go on from")
+    return prompts
+
+
 def _is_no(value: bool) -> bool:
     if value:
         raise PydanticCustomError("not_supported", "can only be false")
@@ -100,6 +118,8 @@ UserContent = Annotated[
     BeforeValidator(_as_parts, json_schema_input_type=SomeText | SomeParts),
     AfterValidator(_not_blank),
 ]
+PromptText = Annotated[str, Field(min_length=1)]
+OnePrompt = Annotated[list[PromptText], Field(min_length=1, max_length=1)]
 WHOLE = BeforeValidator(_as_whole)  # JSON has one kind of number: 8.0 is whole
 Nothing = Annotated[list[Any], Field(max_length=0)]
 No = Annotated[bool, AfterValidator(_is_no), WithJsonSchema({"type": "boolean", "const": False})]
@@ -162,14 +182,12 @@ class TextFormat(Strict):
     type: Literal["text"]
 
 
-class ChatRequest(Strict):
-    """A conversation to be answered. Every field but `messages` may be left out, or be null."""
+class Wishes(Strict):
+    """What a request for a chat's answer and one for a text's continuation have in common."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, json_schema_extra={"contains": FROM_USER})]
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -182,10 +200,45 @@ class ChatRequest(Strict):
     repetition_penalty: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None = (
         None  # less makes logits infinite
     )
-    chat_template_kwargs: dict[str, Any] | None = None
 
     # an extension of this server alone: {"beam": {"num_beams": 4}} and the like
     strategy: dict[str, dict[str, Any]] | None = None
+
+    # accepted, and without effect on an answer, but for whose turn it is
+    user: str | None = None
+
+    # not supported: only the values that ask for nothing
+    frequency_penalty: Zero | None = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None
+    presence_penalty: Zero | None = None
+
+    def _sampling(self, max_new_tokens: int | None, chat_template_kwargs: dict[str, Any] | None = None) -> Sampling:
+        return Sampling(
+            max_new_tokens=max_new_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=0 if self.top_k == -1 else self.top_k,  # as vLLM and others say "off"
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            stop=tuple(self.stop or ()),
+            seed=None if self.seed is None else self.seed % 2**63,  # any number may name a course of chance
+            chat_template_kwargs=chat_template_kwargs or {},
+            strategy=strategy_from_dict(self.strategy) if self.strategy is not None else None,
+        )
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream is to end with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatRequest(Wishes):
+    """A conversation to be answered. Every field but `messages` may be left out, or be null."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, json_schema_extra={"contains": FROM_USER})]
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     # accepted, and without effect on an answer
     metadata: dict[str, str] | None = None
@@ -193,19 +246,14 @@ class ChatRequest(Strict):
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     store: bool | None = None
-    user: str | None = None
 
     # not supported: only the values that ask for nothing
     audio: None = None
-    frequency_penalty: Zero | None = None
     function_call: Literal["none", "auto"] | None = None
     functions: Nothing | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     logprobs: No | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None
     prediction: None = None
-    presence_penalty: Zero | None = None
     reasoning_effort: None = None
     response_format: TextFormat | None = None
     service_tier: Literal["auto", "default"] | None = None
@@ -220,20 +268,26 @@ class ChatRequest(Strict):
 
     def sampling(self) -> Sampling:
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
-        return Sampling(
-            max_new_tokens=min(limits, default=None),
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=0 if self.top_k == -1 else self.top_k,  # as vLLM and others say "off"
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            stop=tuple(self.stop or ()),
-            seed=None if self.seed is None else self.seed % 2**63,  # any number may name a course of chance
-            chat_template_kwargs=self.chat_template_kwargs or {},
-            strategy=None if self.strategy is None else strategy_from_dict(self.strategy),
-        )
+        return self._sampling(min(limits, default=None), self.chat_template_kwargs)
+
+
+class CompletionRequest(Wishes):
+    """A text to go on from, without a chat template. Every field but `prompt` may be left out, or be null."""
+
+    prompt: Annotated[
+        list[Annotated[Text, Field(min_length=1)]],
+        BeforeValidator(_as_prompts, json_schema_input_type=PromptText | OnePrompt),
+    ]
+    echo: bool | None = None
+
+    # not supported: only the values that ask for nothing
+    best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None
+    logprobs: None = None
+    suffix: None = None
 
     @property
-    def wants_usage(self) -> bool:
-        """Whether a stream is to end with the usage."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+    def text(self) -> str:
+        return self.prompt[0]
+
+    def sampling(self) -> Sampling:
+        return self._sampling(self.max_tokens or COMPLETION_TOKENS)

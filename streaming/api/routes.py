@@ -11,11 +11,12 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount, Route
 
 from streaming.api.access import Access, Guard
-from streaming.api.answers import ChatCompletion, ModelCard, ModelList
-from streaming.api.chat import complete
+from streaming.api.answers import ChatCompletion, ModelCard, ModelList, TextCompletion
+from streaming.api.chat import complete_chat
 from streaming.api.errors import ApiError, ErrorBody, handle_errors
 from streaming.api.metrics import Metrics
-from streaming.api.requests import ChatRequest
+from streaming.api.requests import ChatRequest, CompletionRequest
+from streaming.api.text import complete_text
 from streaming.engines.base import Engine
 
 KEEP_ALIVE_S = 15.0
@@ -27,10 +28,6 @@ STREAM: dict[str, Any] = {  # each event; the last one's data is [DONE]
         }
     }
 }
-NO_COMPLETIONS = (
-    "This server continues no plain text: its engines take messages, which the model's chat template frames. "
-    "Use POST /v1/chat/completions."
-)
 
 
 def routes(
@@ -92,11 +89,12 @@ def _v1(engine: Engine, access: Access, keep_alive_s: float) -> FastAPI:
     @app.post("/chat/completions", response_model=ChatCompletion, responses={200: STREAM})
     async def create_chat_completion(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation, at once or, with `stream`, as it is written."""
-        return await complete(engine, request, body, keep_alive_s=keep_alive_s)
+        return await complete_chat(engine, request, body, keep_alive_s=keep_alive_s)
 
-    @app.post("/completions", include_in_schema=False)
-    def create_completion() -> None:
-        raise ApiError(404, NO_COMPLETIONS, code="unsupported_endpoint")
+    @app.post("/completions", response_model=TextCompletion, responses={200: STREAM})
+    async def create_completion(request: Request, body: CompletionRequest) -> Response:
+        """Go on from a text, which is read as it stands."""
+        return await complete_text(engine, request, body, keep_alive_s=keep_alive_s)
 
     @app.get("/models")
     def list_models() -> ModelList:
