@@ -101,7 +101,7 @@ def copied(model: nn.Module) -> int:
 
 def _probe(model: nn.Module) -> torch.Tensor:
     with torch.inference_mode():
-        logits: torch.Tensor = model(input_ids=torch.arange(8)[None], use_cache=False).logits
+        logits: torch.Tensor = model(input_ids=torch.zeros((1, 8), dtype=torch.long), use_cache=False).logits
     return logits
 
 
