@@ -1,11 +1,8 @@
 """Messages to token ids by the model's own chat template, fitted to the context by leaving out whole oldest turns.
 
-An answer that goes on is written after the template's opening of an answer, as the model wrote it the first time: the
-template's own idea of a past message may add to it, trim it, or leave its reasoning out.
-
-What a template cannot do (no system role, strict alternation, no template at all) is found out once, when it is made,
-and worked around. What users write is never read as control tokens. Any thread may render: nothing is changed, the
-shared tokenizer's truncation least of all.
+An answer that goes on is written after the template's opening of an answer, as the model wrote it the first time. What
+a template cannot do is found out once, when it is made, and worked around. What users write is never read as control
+tokens. Any thread may render: nothing is changed, the shared tokenizer's truncation least of all.
 """
 
 import re
