@@ -6,6 +6,7 @@ Imports torch, so only the thread that loads imports it. A packed model cannot b
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -81,6 +82,8 @@ def pack(model: nn.Module) -> int:
 
     Raises Unpackable if the model is not the same afterwards: it is of no use then.
     """
+    if not any(_large(parent) for parent in model.modules()):
+        return 0
     expected = _probe(model)
     packed = sum(_pack_children(parent) for parent in list(model.modules()))
     try:
@@ -99,9 +102,10 @@ def copied(model: nn.Module) -> int:
     return sum(linear.weight.numel() for linear in layers if id(linear.weight) in embedded)
 
 
-def _probe(model: nn.Module) -> torch.Tensor:
+def _probe(model: Any) -> torch.Tensor:
+    ids = torch.arange(8) % model.get_input_embeddings().num_embeddings
     with torch.inference_mode():
-        logits: torch.Tensor = model(input_ids=torch.zeros((1, 8), dtype=torch.long), use_cache=False).logits
+        logits: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits
     return logits
 
 

@@ -376,6 +376,7 @@ def test_many_threads_do_everything_to_one_conversation(world: BatchedWorld) -> 
                 refused.append(str(error))
             else:
                 done.append(action)
+            time.sleep(0.01 * chance.random())  # or all is over before the first stop has had its effect
 
     threads = [threading.Thread(target=act, args=(seed,)) for seed in range(6)]
     for thread in threads:

@@ -131,7 +131,7 @@ def test_what_is_wrong_with_one_who_waits_is_no_concern_of_those_who_are_answere
     wants = lanes._wants
 
     def look(request: Any) -> int:
-        return 1 // 0 if "broken" in request.job.messages[-1].content else int(wants(request))
+        return 1 // 0 if "broken" in request.job.asked[-1].content else int(wants(request))
 
     monkeypatch.setattr(lanes, "_wants", look)
     running = ask(world.engine, HELLO, LONG, hook=gate)

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from streaming import models
 from streaming.packing import FEWEST_WEIGHTS, PackedLinear, PackedPart, Unpackable, available, copied, pack
+from tests.tiny import tiny_folder
 
 
 class Attention(nn.Module):
@@ -38,6 +41,9 @@ class Small(nn.Module):
         self.odd = nn.modules.linear.NonDynamicallyQuantizableLinear(256, 512)
         self.head = nn.Linear(256, 1000, bias=False)
         self.head.weight = self.embed.weight
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed
 
     def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> Any:
         rows = self.attention(self.embed(input_ids))
@@ -144,6 +150,20 @@ def test_what_is_packed_is_not_kept_twice() -> None:
     pack(model)
     gc.collect()
     assert plain() is None
+
+
+def test_a_model_without_large_layers_is_not_even_probed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once the probe was one padding id over and over, whose embedding is zero: nan, and a warning for nothing."""
+    loaded = models.load(models.prepare(str(tiny_folder(tmp_path)), cache_dir=None, progress=print))
+    assert pack(loaded.model) == 0
+    assert not caplog.records
+
+
+def test_a_large_layer_of_a_small_vocabulary_is_packed() -> None:
+    model = Small()
+    model.embed = nn.Embedding(6, 256)
+    model.head = nn.Linear(256, 1000)
+    assert pack(model) == 5
 
 
 def test_half_precision_is_packed_only_where_the_processor_computes_in_it() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from streaming.messages import Message, Sampling, strategy_from_dict
+from streaming.messages import MOST_BEAMS, MOST_GUESSES, Message, Sampling, strategy_from_dict
 
 UNSUPPORTED = {
     "best_of": "There is one answer to a request: best_of can only be 1.",
@@ -35,7 +35,6 @@ UNSUPPORTED = {
     "verbosity": "verbosity is not supported.",
     "web_search_options": "Searching the web is not supported.",
 }
-
 
 COMPLETION_TOKENS = 16  # OpenAI's choice for a text, where the request makes none
 
@@ -106,6 +105,28 @@ def _as_whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _with_whole_numbers(strategy: object) -> object:
+    if not isinstance(strategy, dict):
+        return strategy
+    return {
+        name: {key: _as_whole(value) for key, value in settings.items()} if isinstance(settings, dict) else settings
+        for name, settings in strategy.items()
+    }
+
+
+def _one_of(**settings: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object with exactly one of these names, and settings under it."""
+    return {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {
+            name: {"type": "object", "additionalProperties": False} | schema for name, schema in settings.items()
+        },
+        "additionalProperties": False,
+    }
+
+
 # What only the schema says in this way; _not_blank and the engine check it, with words.
 SomeText = Annotated[str, Field(pattern=r"\S")]
 SOME_TEXT: dict[str, JsonValue] = {"properties": {"text": {"pattern": r"\S"}}}
@@ -128,6 +149,25 @@ StopText = Annotated[str, Field(min_length=1), AfterValidator(_is_unicode)]
 Stops = Annotated[
     list[StopText],
     BeforeValidator(_as_list, json_schema_input_type=StopText | list[StopText]),
+]
+
+
+StrategyWish = Annotated[  # strategy_from_dict checks it, with words
+    dict[str, dict[str, Any]],
+    BeforeValidator(_with_whole_numbers),
+    WithJsonSchema(
+        _one_of(
+            beam={
+                "properties": {
+                    "num_beams": {"type": "integer", "minimum": 2, "maximum": MOST_BEAMS},
+                    "length_penalty": {"type": "number", "minimum": -10, "maximum": 10},
+                    "early_stopping": {"enum": [True, False, "never"]},
+                }
+            },
+            prompt_lookup={"properties": {"num_tokens": {"type": "integer", "minimum": 1, "maximum": MOST_GUESSES}}},
+            assisted={"properties": {"model": {"type": "string", "pattern": r"\S"}}, "required": ["model"]},
+        )
+    ),
 ]
 
 
@@ -202,7 +242,7 @@ class Wishes(Strict):
     )
 
     # an extension of this server alone: {"beam": {"num_beams": 4}} and the like
-    strategy: dict[str, dict[str, Any]] | None = None
+    strategy: StrategyWish | None = None
 
     # accepted, and without effect on an answer, but for whose turn it is
     user: str | None = None
