@@ -495,12 +495,13 @@ def test_a_server_that_was_shut_down(serve: Serve) -> None:
 
 def test_busy_is_429_with_a_time_to_come_back(serve: Serve) -> None:
     async def scenario() -> httpx.Response:
-        async with Exchange(served.app, stream=True) as running, Exchange(served.app, stream=True) as waiting:
+        async with Exchange(served.app, stream=True) as running:
             await running.read_until("one")
-            await waiting.read_until("role")
-            answer = await asyncio.to_thread(served.client.chat, stream=True)
-            held.set()
-            return answer
+            async with Exchange(served.app, stream=True) as waiting:
+                await waiting.read_until("role")
+                answer = await asyncio.to_thread(served.client.chat, stream=True)
+                held.set()
+                return answer
 
     held = threading.Event()
     served = serve(Say("one "), Hold(held), max_waiting=1)

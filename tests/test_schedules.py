@@ -220,4 +220,4 @@ def test_edits_retries_and_stops_in_the_middle_change_the_cost_and_never_the_tex
         assert seen.text == whole or seen.finished.reason == "cancelled"
         said.append([*ids, *TOKENIZER(seen.text, add_special_tokens=False)["input_ids"]])
     assert used_pages(reuse.room) == 0
-    assert reuse.single._kept.size_bytes <= 300 * TOKEN_BYTES
+    assert reuse.single._prompts._kept.size_bytes <= 300 * TOKEN_BYTES

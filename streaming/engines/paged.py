@@ -6,6 +6,7 @@ everything here runs on the one inference thread, which is why the library's own
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -56,7 +57,6 @@ class PagedBatch:
             auto_switch_to_flash=False,
         )
         self._model = model
-        self._config = model.config.get_text_config(decoder=True)
         self._names: set[str] = set()
         self._choose: Chooser = _best
         self._tokens: list[int] = []
@@ -101,7 +101,7 @@ class PagedBatch:
             if not processor.prepare_next_batch():
                 raise RuntimeError("there was no room to go on with any answer")
             batch = processor.inputs_and_outputs.requests_in_batch
-            with apart(self._config):
+            with self._attention():
                 processor._generation_step(self._model)
             processor.update_batch()
         tokens = iter(self._tokens)
@@ -114,6 +114,11 @@ class PagedBatch:
             )
             for item in batch
         ]
+
+    def _attention(self) -> AbstractContextManager[None]:
+        """Each sequence by itself, but where many small calls cost more than one large one does."""
+        on_cpu = self._model.device.type == "cpu"
+        return apart(self._model.config.get_text_config(decoder=True)) if on_cpu else nullcontext()
 
     def _sample(self, scores: torch.Tensor, output_ids: torch.Tensor) -> None:
         """In the place of the library's own: rows [1, rows, vocabulary], of which the first ones are wanted."""
