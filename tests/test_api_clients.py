@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -144,6 +145,22 @@ def test_openai_leaves_in_the_middle(client: OpenAI, app: RunningApp) -> None:
     for _ in range(3):
         assert client.chat.completions.create(model="scripted", messages=say("So.")).choices[0].message.content == "So."
     assert httpx.get(f"{app.url}/health").json()["status"] == "ok"
+
+
+def test_ctrl_c_tells_an_open_stream_and_ends_the_app(tmp_path: Path) -> None:
+    """The server waits for its clients to leave: whoever is being answered has to be told first."""
+    with running_app(tmp_path, api_key=KEY) as ending:
+        _wait_ready(ending)
+        client = OpenAI(base_url=f"{ending.url}/v1", api_key=KEY, max_retries=0)
+        stream = client.chat.completions.create(
+            model="scripted", messages=order("/say 100000 tokens at 100 tok/s"), max_tokens=8000, stream=True
+        )
+        next(stream)
+        ending.process.send_signal(signal.SIGINT)
+        with pytest.raises(openai.APIError, match="stopped at the server"):
+            list(stream)
+        assert ending.process.wait(timeout=60) == 0
+        assert "Traceback" not in ending.output()
 
 
 def test_openai_runs_out_of_patience_with_a_whole_answer(client: OpenAI, app: RunningApp) -> None:

@@ -1,7 +1,8 @@
 """From settings to a running server: engine, store, chats, page. `python app.py` and `python -m streaming serve`."""
 
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import gradio as gr
@@ -53,13 +54,15 @@ class App:
             print(_share_line(self.page.share_url), flush=True)
         if block:
             try:
-                self.page.block_thread()
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
             finally:
                 self.close()
 
     def close(self) -> None:
-        """End the answers under way and save what there is."""
+        """End the answers under way, then the serving, which waits for them; save what there is."""
         self.engine.close()
+        self.page.close(verbose=False)
         if self.store is not None:
             self.store.close()
 

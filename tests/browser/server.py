@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 
 ROOT = Path(__file__).parents[2]
+END_S = 60.0
 START_S = 90.0
 
 
@@ -91,6 +92,7 @@ def _wait_until_up(app: RunningApp) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)  # as Ctrl-C: the app closes its engine
     try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
+        process.wait(timeout=END_S)
+    except subprocess.TimeoutExpired as error:
         process.kill()
+        raise RuntimeError(f"Ctrl-C had not ended the app after {END_S:.0f} s.") from error

@@ -311,7 +311,7 @@ def test_a_long_paste_stays_text(chat: Chat) -> None:
         text,
     )
     expect(chat.box).to_have_value(text)
-    assert chat.page.locator("#dock input[type=file], #dock .file").count() == 0
+    assert chat.page.locator("#dock .chip, #dock .file").count() == 0, "it became a file"
 
 
 def test_a_refused_text_stays_in_the_box(chat: Chat) -> None:
