@@ -4,6 +4,7 @@ After each attack the engine is idle, has all its pages, and says to the next on
 """
 
 import asyncio
+import json
 import random
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from streaming.api import routes
@@ -265,13 +266,20 @@ anything = st.lists(
 ).map("".join)
 
 
+def _has_half_a_character(text: str) -> bool:
+    """As the app reads it: two halves that stand side by side in JSON are the whole character."""
+    return any("\ud800" <= character <= "\udfff" for character in json.loads(json.dumps(text)))
+
+
 @given(text=anything, system=anything)
+@example(text="\ud83d\ude00", system="\ud83d")
+@example(text="\ud83d\ude00", system="a")
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_answered_or_refused(client: Client, text: str, system: str) -> None:
     answer = client.chat(
         messages=[{"role": "system", "content": system}, {"role": "user", "content": text}], max_tokens=1
     )
-    half = any("\ud800" <= character <= "\udfff" for character in text + system)
+    half = any(_has_half_a_character(part) for part in (text, system))
     assert answer.status_code == (400 if half or not text.strip() else 200)
     if answer.status_code == 400:
         assert answer.json()["error"]["param"].startswith("messages[")
