@@ -1,8 +1,8 @@
 """Many people on one model: tokens a second of all together, how long each waits for the first word, and how evenly.
 
-`python -m benchmarks.concurrency --users 1,4,8,16` compares our engine with the textbook pattern; `--base-url URL` adds
-a server that speaks OpenAI's API (vLLM, transformers serve, llama.cpp, this app). The sides take turns, round by round;
-the table has medians, and one JSON line follows.
+`python -m benchmarks.concurrency --users 1,4,8,16` compares our engine with the textbook pattern; each
+`--base-url NAME=URL` adds a server that speaks OpenAI's API (vLLM, transformers serve, llama.cpp, this app). The sides
+take turns, round by round; the table has medians, and one JSON line follows.
 """
 
 import argparse
@@ -88,17 +88,21 @@ def main() -> None:
     parser.add_argument("--users", default="1,4,8,16", help="how many at once, with commas between")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--new-tokens", type=int, default=96, help="the model must have about that much to say")
-    parser.add_argument("--base-url", help="a server to measure beside, as http://127.0.0.1:8000/v1")
-    parser.add_argument("--served-model", default="", help="how that server calls its model, if not like --model")
+    parser.add_argument(
+        "--base-url", action="append", default=[], help="a server to measure beside, as vLLM=http://127.0.0.1:8000/v1"
+    )
     parser.add_argument("--api-key", default="none")
     parser.add_argument("--only-server", action="store_true", help="measure nothing but the server")
     options = parser.parse_args()
+    if not all("=http" in server for server in options.base_url):
+        parser.error("--base-url takes a name and an address: vLLM=http://127.0.0.1:8000/v1")
     users = [int(count) for count in options.users.split(",")]
     sides: list[Side] = []
     if not options.only_server:
         sides += [Child("ours", Ours, options.model), Child("textbook", ManyTextbooks, options.model)]
-    if options.base_url:
-        sides.append(Server(options.base_url, options.served_model or options.model, options.api_key))
+    for server in options.base_url:
+        name, _, url = server.partition("=")
+        sides.append(Server(url, options.api_key, name=name))
     rows = measure(sides, users, options.rounds, options.new_tokens)
     for side in sides:
         side.end()

@@ -112,14 +112,14 @@ class ManyTextbooks:
 
 
 class Server:
-    """Any server that speaks OpenAI's API."""
+    """Any server that speaks OpenAI's API, with the first model that it lists (one of a single model may list none)."""
 
-    def __init__(self, base_url: str, model: str, api_key: str) -> None:
+    def __init__(self, base_url: str, api_key: str, name: str) -> None:
         from openai import OpenAI
 
-        self.name = base_url
-        self._model = model
+        self.name = name
         self._client = OpenAI(base_url=base_url, api_key=api_key, max_retries=0, timeout=600)
+        self._model = next((model.id for model in self._client.models.list()), "model")
 
     def ask(self, chats: Sequence[Chat], new_tokens: int) -> list[Sample]:
         usages: list[Any] = [None] * len(chats)

@@ -77,11 +77,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--base-url", help="a server to measure instead, as http://127.0.0.1:8000/v1")
-    parser.add_argument("--served-model", default="", help="how that server calls its model, if not like --model")
     parser.add_argument("--api-key", default="none")
     options = parser.parse_args()
     side: Side = (
-        Server(options.base_url, options.served_model or options.model, options.api_key)
+        Server(options.base_url, options.api_key, name=options.base_url)
         if options.base_url
         else Child("ours", Ours, options.model)
     )
