@@ -13,6 +13,8 @@ from streaming.search import words
 
 OURS = 0x53545243  # how the file's header tells that it is this app's
 
+INDEXED_BEGINNINGS = (1, 2, 3)  # letters of a word: these are found as quickly as whole words, others are collected
+
 
 class TooNew(ConfigError):
     """A file that a later version of the app has written."""
@@ -44,20 +46,21 @@ def _tables(connection: sqlite3.Connection) -> None:
 
 
 def _search(connection: sqlite3.Connection) -> None:
-    """An index of words: of a message under its number, of a title under its conversation's number below zero. The
-    words are made by search.py, so the tokenizer has only spaces to look for."""
-    connection.execute(
-        "CREATE VIRTUAL TABLE search USING fts5 (owner, words, tokenize = 'ascii', prefix = '2 3', columnsize = 0)"
-    )
-    titles = connection.execute("SELECT -number, owner, title FROM conversations ORDER BY number DESC").fetchall()
-    messages = connection.execute(
-        "SELECT m.number, c.owner, m.content FROM messages m JOIN conversations c ON c.number = m.conversation "
-        "ORDER BY m.number"
-    )
-    connection.executemany(
-        "INSERT INTO search (rowid, owner, words) VALUES (?, ?, ?)",
-        ((number, owner_word(owner), words(text)) for rows in (titles, messages) for number, owner, text in rows),
-    )
+    """Indexes of words, by the number of the message or conversation. The words are made by search.py, so that the
+    tokenizer has only spaces to look for."""
+    beginnings = " ".join(map(str, INDEXED_BEGINNINGS))
+    for index, texts in (
+        ("titles", "SELECT number, owner, title FROM conversations"),
+        ("texts", "SELECT m.number, owner, content FROM messages m JOIN conversations c ON c.number = m.conversation"),
+    ):
+        connection.execute(
+            f"CREATE VIRTUAL TABLE {index} USING fts5 "
+            f"(owner, words, tokenize = 'ascii', prefix = '{beginnings}', columnsize = 0)"
+        )
+        connection.executemany(
+            f"INSERT INTO {index} (rowid, owner, words) VALUES (?, ?, ?)",
+            ((number, owner_word(owner), words(text)) for number, owner, text in connection.execute(texts)),
+        )
 
 
 def _attachments(connection: sqlite3.Connection) -> None:

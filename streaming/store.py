@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from streaming import saving
+from streaming import reading, saving
 from streaming.conversation import Conversation
 from streaming.database import Database, InUse, in_words, is_trouble_with_the_file
 from streaming.listing import Entry
@@ -98,17 +98,17 @@ class Store:
             self._news.notify_all()
         self._thread.join()
 
-    # -- reading; the names are those of saving.py
+    # -- reading; the names are those of reading.py
 
     def load(self, owner: str, conversation_id: str) -> Conversation | None:
         if not is_unicode(owner + conversation_id):
             return None
         with self._database.read() as connection:
-            return saving.load(connection, owner, conversation_id) if connection is not None else None
+            return reading.load(connection, owner, conversation_id) if connection is not None else None
 
     def ids(self, owner: str) -> list[str]:
         with self._database.read() as connection:
-            return saving.ids(connection, owner) if connection is not None and is_unicode(owner) else []
+            return reading.ids(connection, owner) if connection is not None and is_unicode(owner) else []
 
     def entries(self, owner: str, query: str, limit: int) -> list[Entry]:
         """The first lines of the owner's list, or of what a query finds."""
@@ -116,8 +116,8 @@ class Store:
             if connection is None or not is_unicode(owner):
                 return []
             if query.strip():
-                return saving.search(connection, owner, query, limit)
-            return saving.entries(connection, owner, limit)
+                return reading.search(connection, owner, query, limit)
+            return reading.entries(connection, owner, limit)
 
     def secret(self, name: str) -> str:
         """32 random bytes as text, the same whenever this file is opened. Never on an event loop."""

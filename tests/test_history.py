@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming import database, saving, store
+from streaming import database, reading, store
 from streaming.chats import Chats
 from streaming.conversation import Settings
 from streaming.errors import NotFound
@@ -185,7 +185,7 @@ def test_two_who_open_the_same_conversation_at_once_change_the_same_one(
         until_saved(chats)
         talked(chats, engine, "another")
         until_saved(chats)
-        load, interrupted = saving.load, []
+        load, interrupted = reading.load, []
 
         def overtaken(connection: sqlite3.Connection, owner: str, conversation_id: str) -> object:
             found = load(connection, owner, conversation_id)
@@ -197,7 +197,7 @@ def test_two_who_open_the_same_conversation_at_once_change_the_same_one(
                 until_saved(chats)
             return found
 
-        monkeypatch.setattr(saving, "load", overtaken)
+        monkeypatch.setattr(reading, "load", overtaken)
         assert chats.snapshot("ann", chat).title == "changed meanwhile"
         assert interrupted
 

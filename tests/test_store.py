@@ -221,7 +221,7 @@ def test_the_bin_is_emptied_when_nobody_can_want_it_back(open_store: Open, tmp_p
     assert kept.load("ann", recent.id) is not None
     kept.close()
     with closing(sqlite3.connect(tmp_path / "data" / "chats.db")) as connection:
-        for table, left in (("conversations", 1), ("messages", 2), ("search", 3)):
+        for table, left in (("conversations", 1), ("messages", 2), ("titles", 1), ("texts", 2)):
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (left,)
 
 
@@ -482,10 +482,10 @@ def test_a_file_of_every_earlier_form_is_brought_to_today_s(
             if steps >= 2:
                 word = schema.owner_word("ann")
                 connection.execute(
-                    "INSERT INTO search (rowid, owner, words) VALUES (?, ?, lower(?))", (row[0], word, row[4])
+                    "INSERT INTO texts (rowid, owner, words) VALUES (?, ?, lower(?))", (row[0], word, row[4])
                 )
         if steps >= 2:
-            connection.execute("INSERT INTO search (rowid, owner, words) VALUES (-3, ?, 'old title')", (word,))
+            connection.execute("INSERT INTO titles (rowid, owner, words) VALUES (3, ?, 'old title')", (word,))
     kept = open_store()
     loaded = kept.load("ann", "c")
     assert loaded is not None
