@@ -140,6 +140,15 @@ class Chats:
             owner, conversation_id, settings, lambda conversation: Turn(conversation.question_of(answer_id).id)
         )
 
+    def continue_answer(self, owner: str, conversation_id: str, answer_id: str, settings: Settings) -> Snapshot:
+        """Have the last answer go on where it ends: it was cut, stopped or interrupted, or a person wrote it."""
+
+        def place(conversation: Conversation) -> Turn:
+            answer = conversation.unfinished(answer_id)
+            return Turn(answer.parent, unfinished=answer)
+
+        return self._answer(owner, conversation_id, settings, place)
+
     def stop(self, owner: str, conversation_id: str) -> None:
         """Stop the running answer, if there is one. Other conversations are not touched."""
         with self._library.lock:
@@ -274,7 +283,8 @@ class Chats:
         with self._claim(owner, conversation_id) as conversation:
             turn = find_place(conversation)
             messages = turn.prompt(conversation, settings)
-            generation = self._engine.stream(messages, settings.sampling, user=owner)
+            goes_on = turn.said is not None
+            generation = self._engine.stream(messages, settings.sampling, user=owner, continues=goes_on)
             model = self._engine.status().model
             with self._library.lock:
                 conversation.settings = settings

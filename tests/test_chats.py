@@ -11,7 +11,7 @@ from streaming.attachments import Attachment
 from streaming.chats import Chats
 from streaming.conversation import Settings
 from streaming.errors import ConversationBusy, EngineBusy, GenerationFailed, InvalidRequest, NotFound
-from streaming.events import Finished, TextDelta
+from streaming.events import Event, Finished, FinishReason, ReasoningDelta, TextDelta, Timings, Usage
 from streaming.store import Store
 from tests.puppet import Puppet
 
@@ -245,6 +245,94 @@ def test_files_go_along_with_a_message_and_stay_with_its_edits(chats: Chats, eng
         chats.send("ann", "", "x", Settings(), attachments=(notes,) * 9)
 
 
+# -- going on
+
+
+def cut(engine: Puppet, text: str, tokens: int = 1, reason: FinishReason = "length") -> None:
+    engine.say(text)
+    usage, timings = Usage(10, 3, tokens), Timings(1.0, 2.0, 5.0)
+    engine.generations[-1].emit(Finished(reason, usage, timings))
+
+
+def test_an_answer_that_was_cut_goes_on_in_its_place(chats: Chats, engine: Puppet) -> None:
+    chat = chats.send("ann", "", "a", Settings("Be brief.")).conversation_id
+    cut(engine, "one two", tokens=2)
+    answer = chats.snapshot("ann", chat).nodes[-1]
+    assert answer.state == "cut"
+    going = chats.continue_answer("ann", chat, answer.id, Settings("Be brief."))
+    assert [message.content for message in engine.asked[-1]] == ["Be brief.", "a", "one two"]
+    assert engine.continued == [False, True]
+    assert going.run is not None
+    assert going.run.view().text == "one two"
+    with pytest.raises(ConversationBusy):
+        chats.continue_answer("ann", chat, answer.id, Settings())
+    cut(engine, ", three", tokens=1, reason="stop")
+    (question, whole) = chats.snapshot("ann", chat).nodes
+    assert (whole.id, whole.message.content, whole.state) == (answer.id, "one two, three", "complete")
+    assert whole.finished is not None
+    assert (whole.finished.usage.prompt_tokens, whole.finished.usage.completion_tokens) == (10, 3)
+    assert chats.snapshot("ann", chat).versions == {}
+    with pytest.raises(InvalidRequest, match="complete"):
+        chats.continue_answer("ann", chat, answer.id, Settings())
+    with pytest.raises(InvalidRequest, match="not an answer"):
+        chats.continue_answer("ann", chat, question.id, Settings())
+
+
+def test_an_answer_that_stopped_in_its_thought_goes_on_thinking(chats: Chats, engine: Puppet) -> None:
+    chat = chats.send("ann", "", "a", Settings()).conversation_id
+    engine.generations[-1].emit(ReasoningDelta("Let me ", 1))
+    chats.stop("ann", chat)
+    answer = chats.snapshot("ann", chat).nodes[-1]
+    run = chats.continue_answer("ann", chat, answer.id, Settings()).run
+    assert engine.asked[-1][-1].reasoning == "Let me "
+    engine.generations[-1].emit(ReasoningDelta("think.", 1))
+    engine.answer("So.")
+    message = chats.snapshot("ann", chat).nodes[-1].message
+    assert (message.reasoning, message.content) == ("Let me think.", "So.")
+    assert run is not None
+
+    async def tail() -> list[Event]:
+        return [event async for _, event in run.tail()]
+
+    told = asyncio.run(tail())
+    assert told[:3] == [ReasoningDelta("Let me "), ReasoningDelta("think."), TextDelta("So.")]
+
+
+def test_an_answer_without_a_word_begins(chats: Chats, engine: Puppet) -> None:
+    chat = chats.send("ann", "", "a", Settings()).conversation_id
+    chats.stop("ann", chat)
+    answer = chats.snapshot("ann", chat).nodes[-1]
+    chats.continue_answer("ann", chat, answer.id, Settings())
+    assert engine.continued == [False, False]
+    assert [message.content for message in engine.asked[-1]] == ["a"]
+    engine.answer("A")
+    assert [(node.id, node.message.content) for node in chats.snapshot("ann", chat).nodes][1:] == [(answer.id, "A")]
+
+
+def test_what_a_person_wrote_for_the_model_goes_on(chats: Chats, engine: Puppet) -> None:
+    chat = talked(chats, engine, "ann", "a")
+    edited = chats.edit_answer("ann", chat, chats.snapshot("ann", chat).nodes[-1].id, "Once upon").nodes[-1]
+    chats.continue_answer("ann", chat, edited.id, Settings())
+    engine.answer(" a time")
+    assert texts(chats, "ann", chat) == ["a", "Once upon a time"]
+
+
+def test_an_answer_that_cannot_go_on_is_as_it_was(chats: Chats, engine: Puppet) -> None:
+    chat = chats.send("ann", "", "a", Settings()).conversation_id
+    cut(engine, "half")
+    answer = chats.snapshot("ann", chat).nodes[-1]
+    engine.refusal = InvalidRequest("This model's template cannot do that.")
+    with pytest.raises(InvalidRequest, match="template"):
+        chats.continue_answer("ann", chat, answer.id, Settings())
+    assert chats.snapshot("ann", chat).nodes[-1] == answer
+    engine.refusal = None
+    chats.continue_answer("ann", chat, answer.id, Settings())
+    engine.generations[-1].fail(GenerationFailed("out of memory"))
+    failed = chats.snapshot("ann", chat).nodes[-1]
+    assert (failed.message.content, failed.state, failed.error) == ("half", "failed", "out of memory")
+    assert failed.can_go_on
+
+
 # -- the list
 
 
@@ -375,6 +463,7 @@ def test_every_call_that_names_a_conversation_is_for_its_owner_alone(chats: Chat
         "send": lambda: chats.send("bob", chat, "hi", Settings()),
         "edit": lambda: chats.edit("bob", chat, question, "hi", Settings()),
         "retry": lambda: chats.retry("bob", chat, answer, Settings()),
+        "continue_answer": lambda: chats.continue_answer("bob", chat, answer, Settings()),
         "edit_answer": lambda: chats.edit_answer("bob", chat, answer, "hi"),
         "go_to": lambda: chats.go_to("bob", chat, answer, 0),
         "delete_message": lambda: chats.delete_message("bob", chat, answer),

@@ -141,7 +141,16 @@ def test_an_answer_that_is_interrupted_is_said_to_be_and_can_go_on(tmp_path: Pat
         answer = chats.snapshot("ann", chat).nodes[-1]
         assert (answer.state, answer.message.reasoning, answer.message.content) == ("interrupted", "hm", "half")
         assert answer.can_go_on
-        assert [entry.hit_node for entry in chats.listing("ann", "half")] == [answer.id]
+        chats.continue_answer("ann", chat, answer.id, Settings())
+        assert engine.asked[-1][-1].content == "half"
+        engine.say(" and half")
+    with started(tmp_path, engine) as chats:
+        answer = chats.snapshot("ann", chat).nodes[-1]
+        assert (answer.state, answer.message.content) == ("interrupted", "half and half")
+        chats.continue_answer("ann", chat, answer.id, Settings())
+        engine.answer(".")
+        assert texts(chats, chat) == ["a", "half and half."]
+        assert [entry.hit_node for entry in chats.listing("ann", "and half")] == [answer.id]
 
 
 # -- memory
