@@ -34,6 +34,9 @@ function entryLine(entry) {
   line.append(menuButton("entry-more", `More for ${entry.title}`, () => [
     { name: "Rename", run: () => rename(line, entry) },
     { name: entry.pinned ? "Unpin" : "Pin", run: () => ask("edit", { op: entry.pinned ? "unpin" : "pin", id: entry.id }) },
+    { name: "Copy as Markdown", run: () => ask("download", { op: "copy", id: entry.id }) },
+    { name: "Export as Markdown", run: () => ask("download", { op: "markdown", id: entry.id }) },
+    { name: "Export as JSON", run: () => ask("download", { op: "json", id: entry.id }) },
     { name: "Delete", danger: true, run: () => ask("edit", { op: "delete", id: entry.id }) },
   ]));
   link.addEventListener("dblclick", () => rename(line, entry));
@@ -148,6 +151,10 @@ function beginList() {
   $("#scrim").addEventListener("click", () => setSide(false));
   narrow.addEventListener("change", () => setSide(!narrow.matches && recall("side") !== "closed"));
   setSide(!narrow.matches && recall("side") !== "closed");
+  $("#side-more").replaceWith(menuButton("icon side-more", "Import and export", () => [
+    { name: "Import…", run: () => inputOf("import").click() },
+    { name: "Export everything", run: () => ask("download", { op: "all" }) },
+  ]));
   let hidden = 0;  // a tab that nobody sees holds no connection; it asks anew when it is looked at
   document.addEventListener("visibilitychange", () => {
     clearTimeout(hidden);

@@ -42,7 +42,7 @@ function begin() {
   $("#dock").append(down);
   box().addEventListener("input", keepDraft);
   beginList();
-  beginDrop();
+  beginTransfer();
   arrive();
   drawList();
   soon();

@@ -10,17 +10,18 @@ from streaming.chats import Chats
 from streaming.engines.base import Engine
 from streaming.models import title
 from streaming.ui import assets
+from streaming.ui.exchange import Exchange
 from streaming.ui.session import Session
 from streaming.ui.settings import build_drawer
 from streaming.ui.side import SideList
-from streaming.ui.wiring import Buttons, Parts, wire, wire_files, wire_side
+from streaming.ui.wiring import Buttons, Parts, wire, wire_exchange, wire_files, wire_side
 
 LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
 ]
-SCRIPTS = ("base", "menu", "turns", "reader", "list", "address", "drop", "keys", "page")
+SCRIPTS = ("base", "menu", "turns", "reader", "list", "address", "transfer", "keys", "page")
 EXAMPLES = (
     ("Explain", "Why is the sky blue? Explain it to a curious ten-year-old."),
     ("Write", "Write a short poem about the sea at night."),
@@ -39,6 +40,7 @@ def build_page(chats: Chats, engine: Engine, *, secret: str | None = None) -> gr
         gr.HTML(assets.fill("header.html", model=model), elem_id="header", js_on_load=None)
         gr.HTML(assets.read("help.html"), elem_id="help", js_on_load=None)
         feed, notes = _script("feed"), _script("notes")
+        take_in = gr.UploadButton("Import", elem_id="import", file_types=[".json"])
         tools = _script(*SCRIPTS, elem_id="tools")
         with gr.Sidebar(position="right", open=False, width=340, elem_id="drawer", label="Settings"):
             drawer = build_drawer()
@@ -68,11 +70,12 @@ def build_page(chats: Chats, engine: Engine, *, secret: str | None = None) -> gr
             status = gr.HTML("", elem_id="status", js_on_load=None)
         browser = gr.BrowserState({}, storage_key="streaming-visitor", secret=secret)
         parts = Parts(browser, banner, history, live, tools, problem, composer, files, status, drawer, feed, notes)
-        buttons = Buttons(send, stop, attach)
+        buttons = Buttons(send, stop, attach, take_in)
         session, side = Session(chats, engine), SideList(chats)
         loaded = wire(page, parts, session, buttons)
         wire_side(parts, side, loaded)
         wire_files(parts, buttons)
+        wire_exchange(parts, Exchange(chats), buttons)
 
         async def leave(request: gr.Request) -> None:
             session.leave(request.session_hash or "")

@@ -11,6 +11,7 @@ import gradio as gr
 from gradio.events import Dependency
 
 from streaming.ui.attaching import attach
+from streaming.ui.exchange import Exchange
 from streaming.ui.session import Session, Update
 from streaming.ui.settings import Drawer, own_presets
 from streaming.ui.side import SideList
@@ -65,6 +66,7 @@ class Buttons:
     send: gr.Button
     stop: gr.Button
     attach: gr.UploadButton
+    take_in: gr.UploadButton
 
 
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
@@ -139,3 +141,17 @@ def wire_files(parts: Parts, buttons: Buttons) -> None:
         return *await attach(paths, files), None  # the button forgets, so that the same file can come again
 
     buttons.attach.upload(take, [buttons.attach, parts.files], [parts.problem, parts.files, buttons.attach], **QUIET)
+
+
+def wire_exchange(parts: Parts, exchange: Exchange, buttons: Buttons) -> None:
+    """Connect export and import. The list tells by itself what has come in."""
+    browser, said = parts.browser, [parts.problem, parts.notes]
+
+    async def export(request: gr.Request, action: gr.EventData, kept: Any) -> Any:
+        return await exchange.export(action._data, kept, request)
+
+    async def take_in(request: gr.Request, path: Any, kept: Any) -> Any:
+        return *await exchange.take_in(path, kept, request), None
+
+    parts.feed.download(export, [browser], said, trigger_mode="multiple", **QUIET)
+    buttons.take_in.upload(take_in, [buttons.take_in, browser], [*said, buttons.take_in], **QUIET)

@@ -1,4 +1,4 @@
-// Files into the page, by drop or by paste.
+// Files into the page, by drop, by paste or from a menu; and texts out of it.
 
 // Gradio puts the input of an upload button right before the button.
 const inputOf = (id) => {
@@ -13,7 +13,8 @@ function give(id, files) {
 }
 const brings = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
 
-function beginDrop() {
+function beginTransfer() {
+  $("#import").tabIndex = -1;  // the list's menu has it
   let inside = 0;  // of how many nested elements the file is over
   const over = (more) => {
     inside = Math.max(0, inside + more);
@@ -34,3 +35,14 @@ function beginDrop() {
     give("attach", event.clipboardData.files);
   });
 }
+
+function save({ name, type, text }) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);
+}
+
+document.addEventListener("streaming-note", ({ detail }) => {
+  if (detail?.file) save(detail.file);
+  if (detail?.copy) copy(detail.copy).then(() => say("Copied"));
+});
