@@ -221,6 +221,23 @@ def test_every_tool_does_what_it_says(session: Session, engine: Puppet) -> None:
     assert texts(act("delete", id=question["id"])) == ["hello"]
 
 
+def test_a_stopped_answer_goes_on_in_its_place_and_a_whole_one_does_not(session: Session, engine: Puppet) -> None:
+    request = tab()
+    kept = sent(session, "hi", {}, request)["browser"]
+    engine.say("good ")
+    engine.generations[-1].cancel()
+    row = asyncio.run(session.rest(kept, request))["tools"]["rows"][-1]
+    assert row["continues"]
+    asked = {"op": "continue", "id": row["id"]}
+    going_on = asyncio.run(session.act(asked, kept, DRAWER, request))
+    assert [turn["content"][0]["text"] for turn in going_on["live"]] == ["hi", "good "]
+    engine.answer("day")
+    update = asyncio.run(session.rest(going_on["browser"], request))
+    assert [turn["content"][0]["text"] for turn in update["history"]] == ["hi", "good day"]
+    assert not update["tools"]["rows"][-1]["continues"]
+    assert "problem" in asyncio.run(session.act(asked, update["browser"], DRAWER, request))
+
+
 def test_the_side_list_follows_and_is_left(session: Session, engine: Puppet) -> None:
     chats = session._chats
     side, request = SideList(chats), tab()

@@ -17,6 +17,9 @@ ANSWERS: dict[str, Answer] = {
         who.owner, who.conversation_id, asked.text, chosen, after=who.seen
     ),
     "edit": lambda chats, who, asked, chosen: chats.edit(who.owner, who.conversation_id, asked.id, asked.text, chosen),
+    "continue": lambda chats, who, asked, chosen: chats.continue_answer(
+        who.owner, who.conversation_id, asked.id, chosen
+    ),
     "retry": lambda chats, who, asked, chosen: chats.retry(who.owner, who.conversation_id, asked.id, chosen),
 }
 CHANGES: dict[str, Change] = {

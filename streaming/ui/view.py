@@ -78,7 +78,7 @@ def tools(
             row["version"] = versions[node.id]
         rows.append(row)
     if rows and last:
-        rows[-1]["last"] = True
+        rows[-1] |= {"last": True, "continues": nodes[-1].can_go_on}
     return rows
 
 

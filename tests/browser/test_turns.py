@@ -53,6 +53,25 @@ def test_an_answer_is_edited_in_place_and_the_first_one_is_kept(chat: Chat) -> N
     expect(chat.rows.last).to_contain_text("the sky is green")
 
 
+def test_a_stopped_answer_goes_on_after_a_reload_until_it_is_whole(chat: Chat) -> None:
+    text = " ".join(f"word{number}" for number in range(120))
+    chat.start()
+    chat.send(verbatim(text, pace=40))
+    expect(chat.live).to_contain_text("word5")
+    chat.stop()
+    chat.wait_idle()
+    chat.reload()
+    expect(chat.rows.last).to_contain_text("word5")
+    expect(chat.rows.last).not_to_contain_text("word119")
+    chat.page.get_by_role("button", name="Continue").click()
+    expect(chat.rows.last).to_contain_text("word119")
+    chat.wait_idle()
+    expect(chat.rows).to_have_count(2)
+    assert chat.texts()[-1] == text
+    expect(chat.notes).to_have_count(0)
+    expect(chat.page.get_by_role("button", name="Continue")).to_have_count(0)
+
+
 def test_a_deleted_message_is_gone_and_what_followed_stays(chat: Chat) -> None:
     chat.start("first", "second")
     chat.more(chat.rows.nth(1), "Delete message")
