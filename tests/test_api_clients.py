@@ -17,7 +17,7 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.asgi import CHAT, events
-from tests.browser.server import RunningApp, running_app
+from tests.browser.server import ROOT, RunningApp, running_app
 
 KEY = "a-key"
 TEXT = 'He said: "one"\ntwo three'
@@ -26,7 +26,10 @@ TEXT = 'He said: "one"\ntwo three'
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApp]:
     """On the scripted engine, which obeys what is written in the message."""
-    with running_app(tmp_path_factory.mktemp("app"), api_key=KEY, cors_origin="https://example.org") as app:
+    folder = tmp_path_factory.mktemp("app")
+    (folder / "secret.txt").write_text("a secret")
+    opened = {"GRADIO_ALLOWED_PATHS": str(folder)}
+    with running_app(folder, environment=opened, api_key=KEY, cors_origin="https://example.org") as app:
         _wait_ready(app)
         yield app
 
@@ -205,6 +208,15 @@ def test_browsers_ask_the_app_and_not_gradio(app: RunningApp) -> None:
     for origin, allowed in (("https://example.org", True), ("http://localhost:3000", False)):
         answer = httpx.options(f"{app.url}{CHAT}", headers={"Origin": origin} | asked)
         assert (answer.headers.get("Access-Control-Allow-Origin") == origin) == allowed
+
+
+def test_no_file_is_opened_by_the_environment(app: RunningApp) -> None:
+    """Gradio takes the folders that anybody may read from GRADIO_ALLOWED_PATHS, where the app names none itself."""
+    secret = app.log.parent / "secret.txt"
+    refused = httpx.get(f"{app.url}/gradio_api/file={secret}")
+    assert refused.status_code == 403
+    assert secret.read_text() not in refused.text
+    assert httpx.get(f"{app.url}/gradio_api/file={ROOT / 'assets' / 'favicon.png'}").status_code == 200
 
 
 def test_the_pages_requests_are_counted_with_the_others(app: RunningApp, client: OpenAI) -> None:

@@ -20,6 +20,7 @@ from streaming.ui import assets
 from streaming.ui.page import build_page
 from streaming.ui.theme import theme
 
+FAVICON = assets.FOLDER / "favicon.png"
 HEAD = '<meta name="color-scheme" content="light dark">'
 
 
@@ -78,7 +79,8 @@ class App:
                 "middleware": [Middleware(SafeHeaders)],
                 "lifespan": self._around_gradio,
             },
-            favicon_path=assets.FOLDER / "favicon.png",
+            favicon_path=FAVICON,
+            allowed_paths=[str(FAVICON)],  # with none named, Gradio opens what GRADIO_ALLOWED_PATHS names to everybody
             theme=theme(),
             css_paths=assets.FOLDER / "page.css",
             head=HEAD + assets.style("side"),

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,9 @@ class RunningApp:
 
 
 @contextmanager
-def running_app(folder: Path, *, port: int | None = None, **settings: object) -> Iterator[RunningApp]:
+def running_app(
+    folder: Path, *, port: int | None = None, environment: Mapping[str, str] | None = None, **settings: object
+) -> Iterator[RunningApp]:
     """The app on the scripted engine, or as `settings` say: `max_new_tokens=8`, `share=True`.
 
     It keeps conversations on the disk only if there is a `data_dir`. Its output goes to a file in `folder`. It is up
@@ -48,10 +50,10 @@ def running_app(folder: Path, *, port: int | None = None, **settings: object) ->
     clean = {
         name: text for name, text in os.environ.items() if not name.startswith(("STREAMING_", "GRADIO_", "SPACE_"))
     }
-    environment = clean | {"GRADIO_ANALYTICS_ENABLED": "False", "PYTHONUNBUFFERED": "1"}
+    surroundings = clean | {"GRADIO_ANALYTICS_ENABLED": "False", "PYTHONUNBUFFERED": "1"} | dict(environment or {})
     with (
         log.open("ab") as output,
-        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=output, stderr=subprocess.STDOUT) as process,
     ):
         app = RunningApp(url, process, log)
         try:
