@@ -12,6 +12,9 @@ from streaming.errors import InvalidRequest
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[str, ...] = get_args(Role)
+MOST_TOKENS = 2**31 - 1
+HOTTEST = 100  # by then every token is about as likely as any other
+LEAST_PENALTY, MOST_PENALTY = 0.01, 100  # beyond these a logit can become infinite, and the chances no numbers at all
 MOST_STOP_CHARACTERS = 20_000  # looking for a million of them takes seconds to prepare, in which nobody is answered
 
 
@@ -105,7 +108,9 @@ def _check_number(owner: object, name: str, kind: type, valid: Callable[[Any], b
     value = getattr(owner, name)
     number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
     if not number or (isinstance(value, float) and not math.isfinite(value)) or not valid(value):
-        raise InvalidRequest(f"{name} is {value!r}: it must be {wanted}.", name)
+        huge = isinstance(value, int) and value.bit_length() > 64  # Python refuses to write some of these out
+        told = f"a whole number of {value.bit_length()} bits" if huge else repr(value)
+        raise InvalidRequest(f"{name} is {told}: it must be {wanted}.", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +226,18 @@ class Sampling:
             raise InvalidRequest(
                 f"The stop strings have {characters:,} characters: {MOST_STOP_CHARACTERS:,} is the most.", "stop"
             )
-        self._check("max_new_tokens", int, lambda n: n >= 1, "a whole number of at least 1")
-        self._check("temperature", float, lambda t: t >= 0, "a number of at least 0 (0 is greedy)")
+        self._check("max_new_tokens", int, lambda n: 1 <= n <= MOST_TOKENS, f"a whole number from 1 to {MOST_TOKENS:,}")
+        self._check("temperature", float, lambda t: 0 <= t <= HOTTEST, f"a number from 0 (greedy) to {HOTTEST}")
         self._check("top_p", float, lambda p: 0 < p <= 1, "a number above 0 and up to 1")
-        self._check("top_k", int, lambda k: k >= 0, "a whole number of at least 0 (0 is off)")
+        self._check("top_k", int, lambda k: 0 <= k <= MOST_TOKENS, f"a whole number from 0 (off) to {MOST_TOKENS:,}")
         self._check("min_p", float, lambda p: 0 <= p <= 1, "a number from 0 to 1")
-        self._check("repetition_penalty", float, lambda r: r > 0, "a number above 0 (1 is off)")
-        self._check("seed", int, lambda s: 0 <= s < 2**63, "a whole number of at least 0")
+        self._check(
+            "repetition_penalty",
+            float,
+            lambda r: LEAST_PENALTY <= r <= MOST_PENALTY,
+            f"a number from {LEAST_PENALTY} to {MOST_PENALTY} (1 is off)",
+        )
+        self._check("seed", int, lambda s: 0 <= s < 2**63, "a whole number from 0 to 2**63 - 1")
         if not isinstance(self.chat_template_kwargs, Mapping):
             raise InvalidRequest("chat_template_kwargs must map names to values.", "chat_template_kwargs")
         if self.strategy is not None and not isinstance(self.strategy, Strategy):

@@ -12,6 +12,7 @@ from typing import Any
 
 from streaming.attachments import Attachment
 from streaming.conversation import Conversation, Node, Settings
+from streaming.errors import InvalidRequest
 from streaming.events import Finished, Timings, Usage
 from streaming.messages import Message, Sampling
 
@@ -60,9 +61,21 @@ def read_conversation(row: Mapping[str, Any], nodes: list[Node]) -> Conversation
     conversation.created, conversation.updated = row["created"], row["updated"]
     conversation.pinned, conversation.deleted = bool(row["pinned"]), row["deleted"]
     conversation.model = row["model"]
-    sampling = Sampling.from_dict(_known(Sampling, json.loads(row["sampling"])))
-    conversation.settings = Settings(row["system"], sampling)
+    conversation.settings = Settings(row["system"], _sampling(json.loads(row["sampling"])))
     return conversation.rebuilt(nodes, row["head"])
+
+
+def _sampling(raw: Mapping[str, Any]) -> Sampling:
+    """Without what was saved beyond today's bounds: one number must not take a conversation away."""
+    return Sampling.from_dict({name: value for name, value in _known(Sampling, raw).items() if _is_valid(name, value)})
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    try:
+        Sampling.from_dict({name: value})
+    except InvalidRequest:
+        return False
+    return True
 
 
 def read_node(row: Mapping[str, Any]) -> Node:

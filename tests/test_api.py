@@ -351,15 +351,20 @@ def test_known_fields_that_ask_for_nothing_are_accepted(serve: Serve) -> None:
         ({"messages": [{"role": "user", "content": "x", "nmae": "y"}]}, "messages[0].nmae", "no field"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"max_completion_tokens": 0}, "max_completion_tokens", "greater than or equal to 1"),
+        ({"max_tokens": 2**31}, "max_tokens", "less than or equal to 2147483647"),
+        ({"max_completion_tokens": 2**31}, "max_completion_tokens", "less than or equal to 2147483647"),
         ({"max_tokens": 1.5}, "max_tokens", "integer"),
         ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"temperature": 100.5}, "temperature", "less than or equal to 100"),
         ({"temperature": float("nan")}, "temperature", "finite"),
         ({"temperature": float("inf")}, "temperature", "finite"),
         ({"temperature": "1"}, "temperature", "number"),
         ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"top_k": -2}, "top_k", "-1"),
-        ({"repetition_penalty": 0}, "repetition_penalty", "greater than"),
+        ({"top_k": 2**31}, "top_k", "less than or equal to 2147483647"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "greater than or equal to 0.01"),
+        ({"repetition_penalty": 101}, "repetition_penalty", "less than or equal to 100"),
         ({"seed": 1.5}, "seed", "integer"),
         ({"seed": True}, "seed", "integer"),
         ({"stop": ""}, "stop[0]", "at least 1 character"),
@@ -508,7 +513,9 @@ def test_busy_is_429_with_a_time_to_come_back(serve: Serve) -> None:
     answer = asyncio.run(scenario())
     assert answer.status_code == 429
     assert int(answer.headers["Retry-After"]) > 0
-    assert answer.json()["error"]["type"] == "rate_limit_error"
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "engine_busy")
+    assert "1 requests wait already, this one would be number 2" in error["message"]
 
 
 def test_a_bug_of_ours_has_the_same_form_and_is_raised(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

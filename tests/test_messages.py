@@ -119,13 +119,17 @@ def test_sampling_leaves_everything_to_the_model() -> None:
     "valid",
     [
         {"max_new_tokens": 1},
+        {"max_new_tokens": 2**31 - 1},
         {"temperature": 0},
         {"temperature": 1.5},
+        {"temperature": 100},
         {"top_p": 1},
         {"top_k": 0},
+        {"top_k": 2**31 - 1},
         {"min_p": 0},
         {"min_p": 1.0},
-        {"repetition_penalty": 0.5},
+        {"repetition_penalty": 0.01},
+        {"repetition_penalty": 100},
         {"seed": 0},
         {"stop": ["a", " "]},
         {"stop": [f"stop {number}" for number in range(1_000)]},
@@ -140,20 +144,27 @@ def test_values_at_the_edge_are_taken(valid: dict[str, Any]) -> None:
     ("field", "value"),
     [
         ("max_new_tokens", 0),
+        ("max_new_tokens", 2**31),
+        pytest.param("max_new_tokens", 10**5000, id="a number too long for Python to write it out"),
         ("max_new_tokens", 1.5),
         ("max_new_tokens", True),
         ("max_new_tokens", "8"),
         ("temperature", -1),
+        ("temperature", 100.1),
+        ("temperature", 10**400),
         ("temperature", math.nan),
         ("temperature", math.inf),
         ("temperature", "hot"),
         ("top_p", 0),
         ("top_p", 1.5),
         ("top_k", -1),
+        ("top_k", 2**31),
         ("top_k", 0.5),
         ("min_p", 1.1),
         ("min_p", -0.1),
         ("repetition_penalty", 0),
+        ("repetition_penalty", 0.009),
+        ("repetition_penalty", 101),
         ("repetition_penalty", -(10**400)),
         ("seed", -1),
         ("seed", 2**63),
@@ -173,6 +184,25 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(field: str, value: An
     with pytest.raises(InvalidRequest) as refused:
         Sampling(**{field: value})
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("max_new_tokens", 0, "max_new_tokens is 0: it must be a whole number from 1 to 2,147,483,647."),
+        ("temperature", 101, "temperature is 101: it must be a number from 0 (greedy) to 100."),
+        ("repetition_penalty", 0, "repetition_penalty is 0: it must be a number from 0.01 to 100 (1 is off)."),
+        (
+            "top_k",
+            2**99,
+            "top_k is a whole number of 100 bits: it must be a whole number from 0 (off) to 2,147,483,647.",
+        ),
+    ],
+)
+def test_bounds_are_told_in_words(field: str, value: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Sampling(**{field: value})
+    assert str(refused.value) == words
 
 
 def test_one_stop_string_is_a_list_of_one() -> None:

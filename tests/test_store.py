@@ -515,3 +515,16 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch
             schema.migrate(connection)
         assert schema.version(connection) == len(schema.STEPS) - 1
         assert "half_done" not in dict(connection.execute("SELECT name, 1 FROM sqlite_master").fetchall())
+
+
+def test_a_number_beyond_todays_bounds_takes_no_conversation_away(open_store: Open, tmp_path: Path) -> None:
+    conversation = talk("Hello")
+    store = open_store()
+    store.put(whole(conversation))
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "data" / "chats.db")) as file, file:
+        saved = json.dumps({"temperature": 1000, "top_p": 0.5})
+        assert file.execute("UPDATE conversations SET sampling = ?", [saved]).rowcount == 1
+    loaded = open_store().load("ann", conversation.id)
+    assert loaded is not None
+    assert loaded.settings.sampling == Sampling(top_p=0.5)

@@ -10,7 +10,17 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from streaming.messages import MOST_BEAMS, MOST_GUESSES, Message, Sampling, strategy_from_dict
+from streaming.messages import (
+    HOTTEST,
+    LEAST_PENALTY,
+    MOST_BEAMS,
+    MOST_GUESSES,
+    MOST_PENALTY,
+    MOST_TOKENS,
+    Message,
+    Sampling,
+    strategy_from_dict,
+)
 
 UNSUPPORTED = {
     "best_of": "There is one answer to a request: best_of can only be 1.",
@@ -142,6 +152,8 @@ UserContent = Annotated[
 PromptText = Annotated[str, Field(min_length=1)]
 OnePrompt = Annotated[list[PromptText], Field(min_length=1, max_length=1)]
 WHOLE = BeforeValidator(_as_whole)  # JSON has one kind of number: 8.0 is whole
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS), WHOLE]
+Penalty = Annotated[float, Field(ge=LEAST_PENALTY, le=MOST_PENALTY, allow_inf_nan=False)]
 Nothing = Annotated[list[Any], Field(max_length=0)]
 No = Annotated[bool, AfterValidator(_is_no), WithJsonSchema({"type": "boolean", "const": False})]
 Zero = Annotated[float, Field(ge=0, le=0)]
@@ -228,18 +240,16 @@ class Wishes(Strict):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    max_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=HOTTEST, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop: Stops | None = None
     seed: Annotated[int, WHOLE] | None = None
 
     # extensions that other servers of open models have too
-    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MOST_TOKENS), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] | None = (
-        None  # less makes logits infinite
-    )
+    repetition_penalty: Penalty | None = None
 
     # an extension of this server alone: {"beam": {"num_beams": 4}} and the like
     strategy: StrategyWish | None = None
@@ -277,7 +287,7 @@ class ChatRequest(Wishes):
     """A conversation to be answered. Every field but `messages` may be left out, or be null."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, json_schema_extra={"contains": FROM_USER})]
-    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    max_completion_tokens: Tokens | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     # accepted, and without effect on an answer
