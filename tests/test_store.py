@@ -480,12 +480,10 @@ def test_a_file_of_every_earlier_form_is_brought_to_today_s(
                 row,
             )
             if steps >= 2:
-                word = schema.owner_word("ann")
-                connection.execute(
-                    "INSERT INTO texts (rowid, owner, words) VALUES (?, ?, lower(?))", (row[0], word, row[4])
-                )
+                index(connection, "search" if steps < 4 else "texts", row[0], row[4])
         if steps >= 2:
-            connection.execute("INSERT INTO titles (rowid, owner, words) VALUES (3, ?, 'old title')", (word,))
+            name, number = ("search", -3) if steps < 4 else ("titles", 3)
+            index(connection, name, number, "Old title")
     kept = open_store()
     loaded = kept.load("ann", "c")
     assert loaded is not None
@@ -497,6 +495,12 @@ def test_a_file_of_every_earlier_form_is_brought_to_today_s(
     fresh = Store(tmp_path / "fresh")
     fresh.close()
     assert tables(folder / "chats.db") == tables(tmp_path / "fresh" / "chats.db")
+
+
+def index(connection: sqlite3.Connection, table: str, number: int, text: str) -> None:
+    connection.execute(
+        f"INSERT INTO {table} (rowid, owner, words) VALUES (?, ?, lower(?))", (number, schema.owner_word("ann"), text)
+    )
 
 
 def tables(path: Path) -> list[tuple[str, str]]:
