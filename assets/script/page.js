@@ -35,7 +35,7 @@ function soon() {
 const PARTS = ["#history", "#live", "#status", "#banner", "#problem"];
 function begin() {
   const parts = PARTS.map((selector) => $(selector));
-  if (!parts.every(Boolean) || !$("#dock") || !$("#list") || !box()) return void requestAnimationFrame(begin);
+  if (!parts.every(Boolean) || !$("#dock") || !$("#list") || !$("#import") || !box()) return void requestAnimationFrame(begin);
   const observed = { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-phase"] };
   for (const part of parts) new MutationObserver(() => { setFormulas(); soon(); }).observe(part, observed);
   for (const log of $$("#history [role=log], #live [role=log]")) log.setAttribute("aria-live", "off");

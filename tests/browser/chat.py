@@ -146,7 +146,7 @@ def tab(browser: Browser, url: str, context: BrowserContext | None = None, **opt
     try:
         chat = Chat(own.new_page()).open(url)
         yield chat
-        assert chat.faults == []
+        assert chat.faults == [], chat.faults  # this file is no test: pytest would not say them
     finally:
         if context is None:
             own.close()
