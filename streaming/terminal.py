@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TextIO
@@ -24,18 +25,20 @@ from rich.markup import escape
 from streaming.config import Config
 from streaming.engines import Engine, Generation, open_engine
 from streaming.errors import InvalidRequest, StreamingError
-from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta
-from streaming.messages import Message, Sampling
+from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta
+from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling, Strategy
+from streaming.tails import Tail
 
 HELP = """\
 /system TEXT   how the model should behave from now on; without TEXT: no system prompt
 /retry         have the last question answered again
+/strategy HOW  from now on: plain, beams N, lookup N, or assisted where there is a draft model
 /save FILE     keep the conversation: Markdown, or JSON where FILE ends in .json
 /help          this list
 /exit          leave, as Ctrl-D does
 //...          a message that begins with a slash
 Enter sends, Alt+Enter breaks the line, Ctrl-C stops an answer, the arrows bring back what was sent."""
-COMMANDS = ("/system", "/retry", "/save", "/help", "/exit")
+COMMANDS = ("/system", "/retry", "/strategy", "/save", "/help", "/exit")
 SECONDS_BETWEEN_LINES = 3.0  # of a download's progress
 
 # Model text must not steer the terminal: escape sequences and the like become the pictures of their characters.
@@ -96,12 +99,41 @@ class TerminalChat:
                 self._note("The system prompt is set." if system else "There is no system prompt.")
             case "/retry", "":
                 self.retry()
+            case "/strategy", words if words:
+                self.choose_strategy(words.split())
             case "/save", file if file:
                 self.save(Path(file).expanduser())
             case ("/save", _):
                 self._complain("/save needs the name of a file.")
             case _:
                 self._complain(f"There is no command {text.strip()!r}. /help lists them; //... sends a leading slash.")
+
+    def choose_strategy(self, words: Sequence[str]) -> None:
+        """How the next answers are found. Refused in words if there is no such way."""
+        strategy: Strategy | None = None
+        try:
+            match words:
+                case ["plain"]:
+                    pass
+                case ["beams"]:
+                    strategy = Beam()
+                case ["beams", number]:
+                    strategy = Beam(int(number))
+                case ["lookup"]:
+                    strategy = PromptLookup()
+                case ["lookup", number]:
+                    strategy = PromptLookup(int(number))
+                case ["assisted"]:
+                    strategy = Assisted(self._engine.status().draft)
+                case _:
+                    raise ValueError(words)
+        except InvalidRequest as error:
+            self._complain(str(error))
+        except ValueError:
+            self._complain("/strategy is one of: plain, beams N, lookup N, assisted.")
+        else:
+            self._sampling = replace(self._sampling or Sampling(), strategy=strategy)
+            self._note(f"Answers are found like this from now on: {' '.join(words)}.")
 
     def say(self, text: str) -> bool:
         """Send a message and show the answer. False if it was refused; nothing has changed then."""
@@ -141,6 +173,7 @@ class TerminalChat:
     def _answer(self, messages: list[Message]) -> bool:
         text: list[str] = []
         reasoning: list[str] = []
+        tail = Tail(self._answers)
         try:
             with (
                 _ctrl_c_noted() as inbox,
@@ -155,12 +188,18 @@ class TerminalChat:
                         case TextDelta():
                             if reasoning and not text:
                                 self._notes.print("\n")
+                            tail.clear()
                             self._show(event.text)
+                            tail.passed(event.text)
                             text.append(event.text)
+                        case Tentative() if self._answers.isatty() and not event.reasoning:
+                            tail.show(event.text.translate(_INERT))
                         case Finished():
+                            tail.clear()
                             self._end_line(text, reasoning)
                             self._note(summary(event))
         except StreamingError as error:
+            tail.clear()
             self._end_line(text, reasoning)
             self._complain(str(error))
             if isinstance(error, InvalidRequest) and not (text or reasoning):
@@ -212,6 +251,8 @@ def summary(finished: Finished) -> str:
         parts.append(f"{timings.decode_tps:.1f} tokens/s")
     if timings.ttft_s:
         parts.append(f"first token {timings.ttft_s:.2f} s")
+    if usage.proposed_tokens:
+        parts.append(f"{usage.accepted_tokens:,} of {usage.proposed_tokens:,} guesses accepted")
     if finished.reason == "length":
         parts.append("cut at the longest answer allowed")
     elif finished.reason == "cancelled":

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up. A module may import what stands on a lower line, and never its neighbours on the same one.
 LAYERS = (
     "errors",
-    "messages events standin pdf",
+    "messages events standin tails pdf",
     "attachments",
     "config detokenizer stops reasoning templates disk passwords search waiters beams",
     "starter hub memory packing conversation news",

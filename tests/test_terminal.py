@@ -24,8 +24,8 @@ from rich.console import Console
 
 from streaming.engines import Generation, Status
 from streaming.errors import ContextTooLong, GenerationFailed, StreamingError
-from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta, Timings, Usage
-from streaming.messages import Message, Sampling, check_messages
+from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta, Timings, Usage
+from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling, Strategy, check_messages
 from streaming.terminal import TerminalChat, summary
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +39,7 @@ class Player:
         self.plays = list(plays)
         self.states = list(state)
         self.asked: list[list[Message]] = []
+        self.samplings: list[Sampling | None] = []
 
     def stream(
         self,
@@ -51,6 +52,7 @@ class Player:
         assert not isinstance(prompt, str)
         check_messages(prompt, continues=continues)
         self.asked.append(list(prompt))
+        self.samplings.append(sampling)
         generation = Generation()
         for item in self.plays.pop(0):
             if isinstance(item, StreamingError):
@@ -219,7 +221,7 @@ def test_exit_reads_no_further() -> None:
 def test_help_names_every_command() -> None:
     desk = Desk(Player())
     desk.run("/help")
-    assert {"/system", "/retry", "/save", "/help", "/exit"} <= set(desk.notes.split())
+    assert {"/system", "/retry", "/strategy", "/save", "/help", "/exit"} <= set(desk.notes.split())
 
 
 def test_save_as_markdown(tmp_path: Path) -> None:
@@ -434,3 +436,59 @@ def test_a_pipe_gets_the_answers_alone() -> None:
     assert "There is no command '/nonsense'" in done.stderr
     assert "3 tokens" in done.stderr
     assert done.returncode == 1
+
+
+# -- strategies
+
+
+def test_what_is_tentative_is_dim_and_goes_away() -> None:
+    """Nothing of it is said; nothing of it goes into a pipe."""
+    play: Play = [TextDelta("It "), Tentative("may \x1b be"), Tentative("snows"), TextDelta("rains"), Tentative("!")]
+    desk = Desk(Player([*play, Finished("cancelled")]), terminal=True)
+    desk.run("How is it outside?")
+    dim = "\x1b7\x1b[2m{}\x1b[22m\x1b8".format
+    wipe = "\x1b[K"
+    assert desk.answers == f"It {dim('may ␛ be')}{wipe}{dim('snows')}{wipe}rains{dim('!')}{wipe}\n"
+    assert desk.chat.messages[-1] == Message("assistant", "It rains")
+    pipe = Desk(Player([*play, Finished("stop")]))
+    pipe.run("How is it outside?")
+    assert pipe.answers == "It rains\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "strategy"),
+    [
+        ("plain", None),
+        ("beams 2", Beam(2)),
+        ("beams", Beam()),
+        ("lookup 7", PromptLookup(7)),
+        ("assisted", Assisted("small")),
+    ],
+)
+def test_a_strategy_is_chosen(words: str, strategy: Strategy | None) -> None:
+    desk = Desk(Player(said("Yes."), state=[Status("ready", "large", draft="small")]))
+    desk.run(f"/strategy {words}", "Is it?")
+    assert desk.engine.samplings == [Sampling(strategy=strategy)]
+    assert words in desk.notes
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("beams 99", "num_beams is 99"),
+        ("beams many", "/strategy is one of"),
+        ("beams 2 3", "/strategy is one of"),
+        ("greedy", "/strategy is one of"),
+        ("assisted", "needs the name of the model"),
+    ],
+)
+def test_a_strategy_that_there_is_not(words: str, complaint: str) -> None:
+    desk = Desk(Player(said("Yes.")))
+    desk.run(f"/strategy {words}", "Is it?")
+    assert complaint in desk.notes
+    assert desk.engine.samplings == [None]
+
+
+def test_guesses_are_summed_up() -> None:
+    usage = Usage(completion_tokens=9, proposed_tokens=10, accepted_tokens=6)
+    assert "6 of 10 guesses accepted" in summary(Finished("stop", usage))
