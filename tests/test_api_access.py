@@ -156,7 +156,14 @@ def test_every_response_keeps_model_text_harmless(engine: ScriptedEngine) -> Non
     with client_of(SafeHeaders(app_of(engine, Config()))) as client:
         for path in ("/health", "/nothing"):
             headers = client.get(path).headers
-            assert "img-src 'self'" in headers["Content-Security-Policy"]
-            assert "media-src 'self'" in headers["Content-Security-Policy"]
+            policy = headers["Content-Security-Policy"].split("; ")
+            for kind in ("img-src", "media-src", "font-src"):
+                assert any(rule.startswith(f"{kind} 'self'") for rule in policy), kind
+            assert {"connect-src 'self'", "frame-src 'none'", "frame-ancestors 'self'"} < set(policy)
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert headers["X-Accel-Buffering"] == "no"
+
+
+def test_a_space_may_be_shown_on_other_sites(engine: ScriptedEngine) -> None:
+    with client_of(SafeHeaders(app_of(engine, Config()), framed=True)) as client:
+        assert "frame-ancestors" not in client.get("/health").headers["Content-Security-Policy"]

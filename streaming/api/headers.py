@@ -12,20 +12,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 API_PATHS = ("/v1", "/metrics", "/health")
 
 # Model text may hold an image, film or form: its address could carry the chat away, so the browser must not ask for it.
-POLICY = "img-src 'self' data: blob:; media-src 'self' data: blob:; form-action 'self'; object-src 'none'"
+POLICY = (
+    "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; "
+    "frame-src 'none'; form-action 'self'; base-uri 'self'; object-src 'none'"
+)
 
 
 class SafeHeaders:
-    """Adds to every response what keeps model text harmless and event streams unbuffered by proxies."""
+    """Adds to every response what keeps model text harmless and event streams unbuffered by proxies.
 
-    def __init__(self, app: ASGIApp) -> None:
+    `framed`: whether other sites may show the page within theirs, as the Hub does a Space. A page that is somebody's
+    own must not lie unseen under a stranger's buttons.
+    """
+
+    def __init__(self, app: ASGIApp, *, framed: bool = False) -> None:
         self._app = app
+        self._policy = POLICY if framed else f"{POLICY}; frame-ancestors 'self'"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["Content-Security-Policy"] = POLICY
+                headers["Content-Security-Policy"] = self._policy
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Referrer-Policy"] = "same-origin"
                 headers["X-Accel-Buffering"] = "no"

@@ -76,7 +76,7 @@ class App:
             auth=passwords.verify if passwords else None,
             app_kwargs={
                 "routes": routes(self.engine, access=Access.of(self.config), metrics=self.metrics),
-                "middleware": [Middleware(SafeHeaders)],
+                "middleware": [Middleware(SafeHeaders, framed=self.config.public)],
                 "lifespan": self._around_gradio,
             },
             favicon_path=FAVICON,

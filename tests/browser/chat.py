@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}}
@@ -24,7 +24,13 @@ class Chat:
         self.page = page
         self.faults: list[str] = []
         page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", self._hear)
         page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        """What the page itself must not ask for. Images and films in answers are somebody else's."""
+        if "Content Security Policy" in message.text and not re.search('"(img|media)-src ', message.text):
+            self.faults.append(message.text)
 
     def open(self, url: str) -> "Chat":
         self.page.goto(url)
