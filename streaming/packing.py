@@ -32,21 +32,26 @@ class PackedLinear(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]"""
-        flat = rows.reshape(-1, self.in_features)
-        surplus = few_counts(len(flat)) - len(flat)
-        if surplus:
-            flat = nn.functional.pad(flat, (0, 0, 0, surplus))
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(flat, self.weight, self.bias, "none", [], "")
-        return product[: len(product) - surplus].reshape(*rows.shape[:-1], self.out_features)
+        count = rows.numel() // self.in_features
+        surplus = few_counts(count) - count
+        if not surplus:
+            return self._multiply(rows)
+        filled = nn.functional.pad(rows.reshape(count, self.in_features), (0, 0, 0, surplus))
+        return self._multiply(filled)[:count].reshape(*rows.shape[:-1], self.out_features)
+
+    def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self.bias, "none", [], "")
+        return product
 
 
 def few_counts(rows: int) -> int:
     """The least number of rows, of the few that are computed, with room for so many.
 
     The library keeps a compiled product, with its buffers, of every number of rows that it ever saw: without this, each
-    length of a prompt would cost about a megabyte for good. A step of one answer, or of a small batch, stays as it is.
+    length of a prompt would cost about a megabyte for good. A step of one answer, or of a small batch, stays as it is;
+    a chunk of a prompt with the next tokens of a batch, 128 rows and some, is filled up by a few.
     """
-    step = 1 if rows <= 16 else 8 if rows <= 64 else 32
+    step = 1 if rows <= 16 else 8 if rows <= 192 else 32
     return -(-rows // step) * step
 
 
