@@ -99,7 +99,7 @@ class TerminalChat:
                 self._note("The system prompt is set." if system else "There is no system prompt.")
             case "/retry", "":
                 self.retry()
-            case "/strategy", words if words:
+            case "/strategy", words:
                 self.choose_strategy(words.split())
             case "/save", file if file:
                 self.save(Path(file).expanduser())
@@ -189,8 +189,7 @@ class TerminalChat:
                             if reasoning and not text:
                                 self._notes.print("\n")
                             tail.clear()
-                            self._show(event.text)
-                            tail.passed(event.text)
+                            tail.passed(self._show(event.text))
                             text.append(event.text)
                         case Tentative() if self._answers.isatty() and not event.reasoning:
                             tail.show(event.text.translate(_INERT))
@@ -217,9 +216,12 @@ class TerminalChat:
         yield event
         yield from (event for event in events if not isinstance(event, Queued | Prefill))
 
-    def _show(self, text: str) -> None:
-        self._answers.write(text.translate(_INERT) if self._answers.isatty() else text)
+    def _show(self, text: str) -> str:
+        """Returns what has been written: on a terminal, control characters as their pictures."""
+        shown = text.translate(_INERT) if self._answers.isatty() else text
+        self._answers.write(shown)
         self._answers.flush()
+        return shown
 
     def _end_line(self, text: list[str], reasoning: list[str]) -> None:
         if text and not text[-1].endswith("\n"):

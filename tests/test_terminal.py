@@ -455,6 +455,15 @@ def test_what_is_tentative_is_dim_and_goes_away() -> None:
     assert pipe.answers == "It rains\n"
 
 
+def test_a_line_full_of_pictures_has_no_room_for_what_is_tentative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control character takes no cell, the picture that is written in its place takes one."""
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("LINES", "5")
+    desk = Desk(Player([TextDelta("a" + "\x1b" * 18), Tentative("wraps"), Finished("stop")]), terminal=True)
+    desk.run("How is it outside?")
+    assert desk.answers == "a" + "␛" * 18 + "\n"
+
+
 @pytest.mark.parametrize(
     ("words", "strategy"),
     [
@@ -479,6 +488,7 @@ def test_a_strategy_is_chosen(words: str, strategy: Strategy | None) -> None:
         ("beams many", "/strategy is one of"),
         ("beams 2 3", "/strategy is one of"),
         ("greedy", "/strategy is one of"),
+        ("", "/strategy is one of"),
         ("assisted", "needs the name of the model"),
     ],
 )
