@@ -12,11 +12,6 @@ NOTEBOOK = FOLDER / "streaming.ipynb"
 
 
 @pytest.fixture(scope="module")
-def read() -> Any:
-    return nbformat.read(NOTEBOOK, as_version=4)
-
-
-@pytest.fixture(scope="module")
 def ran(starter_folder: Path) -> list[Any]:
     """The code cells with what they have put out."""
     assert starter_folder.is_dir(), "the kernel finds it where it is"
@@ -33,8 +28,8 @@ def shown(cells: list[Any], containing: str) -> str:
     )
 
 
-def test_it_is_kept_without_its_outputs(read: Any) -> None:
-    cells = [cell for cell in read.cells if cell.cell_type == "code"]
+def test_it_is_kept_without_its_outputs() -> None:
+    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
     assert not [cell.source for cell in cells if cell.outputs or cell.execution_count is not None]
 
 

@@ -107,6 +107,7 @@ def test_it_comes_up_by_its_environment_alone(space: str) -> None:
     page = httpx.get(space, headers={"Host": "owner-streaming.hf.space"})
     assert page.status_code == 200
     assert "gradio" in page.text
+    assert "frame-ancestors" not in page.headers["Content-Security-Policy"], "the Hub shows it within its own page"
 
 
 def test_it_has_no_api_without_a_key(space: str) -> None:

@@ -124,6 +124,12 @@ def test_html_from_the_model_is_inert(chat: Chat) -> None:
             attacker.accept()
 
 
+def test_a_page_of_one_s_own_is_not_shown_within_another_site(chat: Chat, app: RunningApp) -> None:
+    """Or a stranger could lay it unseen under buttons of theirs."""
+    policy = chat.page.request.get(app.url).headers["content-security-policy"]
+    assert "frame-ancestors 'self'" in policy
+
+
 def test_html_from_the_user_is_inert_and_visible(chat: Chat) -> None:
     chat.ask("<img src=x onerror=\"document.title='owned'\"> hello")
     expect(chat.rows.first).to_contain_text("<img src=x")
