@@ -3,6 +3,8 @@
 Tests of `any_server` run against any, by STREAMING_TEST_BASE_URL and `-k server`; without it against our own.
 """
 
+import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from streaming.engines.base import Generation, Item, Status
 from streaming.engines.remote import RemoteEngine
 from streaming.engines.script import Hold, Say
 from streaming.engines.scripted import ScriptedEngine
-from streaming.engines.server import Patience
+from streaming.engines.server import Patience, Server
 from streaming.errors import (
     ContextTooLong,
     EngineBusy,
@@ -267,6 +269,25 @@ def test_a_cancel_closes_the_connection(remote: Serve, fake: FakeServer) -> None
     assert (reader.text, reader.finished.reason) == ("one ", "cancelled")
     assert hung_up(fake)
     assert ask(engine, "Hello").wait().text == "one two"
+
+
+def test_hanging_up_leaves_nothing_to_the_collector(fake: FakeServer) -> None:
+    """It may run in another thread, and meet a generator that its own is just closing: ValueError, already executing."""
+    fake.answers[:] = [[chunk("one "), chunk("two "), 60.0, chunk("three")]]
+    served, lost = Served(fake.app()), []
+
+    async def leave() -> None:
+        sys.set_asyncgen_hooks(finalizer=lambda generator: lost.append(generator.__qualname__))
+        async with Server(f"{served.url}/v1") as server:
+            pieces = server.answer("any", [Message("user", "Hello")], Sampling(), 9)
+            while not (await anext(pieces)).text:
+                pass
+            await pieces.aclose()
+            gc.collect()
+
+    asyncio.run(leave())
+    served.close()
+    assert lost == []
 
 
 def test_a_cancel_before_the_server_has_said_a_word(remote: Serve, fake: FakeServer) -> None:

@@ -5,7 +5,8 @@ cancelled closes its connection, which is how such servers are told to stop.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -108,8 +109,7 @@ class Server:
         try:
             async with asyncio.timeout_at(deadline):
                 stream = await self._open(_body(model, prompt, sampling, max_new_tokens, continues))
-            async with stream:
-                chunks = aiter(stream)
+            async with _hanging_up(stream) as chunks:
                 while True:
                     async with asyncio.timeout_at(deadline):
                         chunk = await anext(chunks, None)
@@ -142,6 +142,22 @@ class Server:
         if begun:
             return f"The server went silent in the middle of this answer, for {self._patience.next_s:.0f} seconds."
         return f"The server has not begun to answer within {self._patience.first_s:.0f} seconds."
+
+
+@asynccontextmanager
+async def _hanging_up(stream: openai.AsyncStream[Any]) -> AsyncGenerator[AsyncIterator[Any], None]:
+    """The chunks of a response, and its end. The client closes the connection only, and leaves its generators, one in
+    another, to the collector, which may run in another thread while this one is closing them: so each is run out, which
+    a closed connection lets happen at once.
+    """
+    chunks = aiter(stream)
+    try:
+        yield chunks
+    finally:
+        await stream.close()
+        with suppress(openai.APIError, AttributeError, TypeError, ValueError):  # it was cut, and what it said is told
+            async for _ in chunks:
+                pass
 
 
 def _body(
