@@ -105,6 +105,7 @@ def test_another_conversation_and_back_while_one_streams(chat: Chat) -> None:
 def test_keys_lead_through_the_conversations(chat: Chat) -> None:
     first = chat.start("one")
     second = chat.start("two")
+    expect(chat.titles).to_have_count(2)  # the list is told a moment later, and the keys go by it
     chat.box.press("Alt+ArrowDown")
     expect(chat.rows.last).to_contain_text("one")
     assert chat.id == first
