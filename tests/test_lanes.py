@@ -269,7 +269,9 @@ def test_a_draft_model_guesses_for_those_who_ask_for_it(drafted: LocalEngine, wo
     draft = str(drafted._config.draft_model)
     assisted = replace(GREEDY, strategy=Assisted(draft))
     first = ask(drafted, HELLO, assisted).wait()
-    assert drafted.wait_ready(TIMEOUT_S).draft == draft
+    status = drafted.wait_ready(TIMEOUT_S)
+    assert (status.draft, status.strategies) == (draft, ("beam", "prompt_lookup", "assisted"))
+    assert world.engine.status().strategies == ("beam", "prompt_lookup")
     again = ask(drafted, HELLO, replace(assisted, strategy=Assisted(Path(draft).name))).wait()
     assert first.text == again.text == world.expected(HELLO)
     assert 0 < first.finished.usage.accepted_tokens <= first.finished.usage.proposed_tokens
@@ -305,10 +307,11 @@ def test_nothing_can_be_guessed_for_a_recurrent_model(tmp_path: Path) -> None:
     MambaForCausalLM(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     engine = LocalEngine(Config(model=str(tmp_path)))
-    engine.wait_ready(TIMEOUT_S)
+    assert engine.wait_ready(TIMEOUT_S).strategies == ("beam",)
     with pytest.raises(InvalidRequest, match="cannot take a token back"):
         ask(engine, HELLO, replace(GREEDY, strategy=PromptLookup()))
     assert ask(engine, HELLO).wait().finished
+    assert ask(engine, HELLO, replace(GREEDY, strategy=Beam(2))).wait().finished
     engine.close()
 
 

@@ -9,9 +9,9 @@ import pytest
 from streaming.engines.base import Item
 from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Step, Think, Wait
 from streaming.engines.scripted import ScriptedEngine
-from streaming.errors import ContextTooLong, EngineClosed, GenerationFailed, ModelError, ModelNotFound
-from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta
-from streaming.messages import Message, Sampling
+from streaming.errors import ContextTooLong, EngineClosed, GenerationFailed, InvalidRequest, ModelError, ModelNotFound
+from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta
+from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling
 
 HELLO = [Message("user", "Hello there")]
 Make = Callable[..., ScriptedEngine]
@@ -178,3 +178,72 @@ def test_closing_interrupts_loading(make: Make) -> None:
         list(generation)
     assert engine.status().state == "closed"
     assert "scripted" not in [thread.name for thread in threading.enumerate()]
+
+
+# -- strategies
+
+
+def test_beams_lean_towards_what_comes_next(make: Make) -> None:
+    """Two words ahead, never part of the answer, and cut where a stop string would end it."""
+    engine = make(Say("one two three four END five"))
+    events = list(engine.stream(HELLO, Sampling(stop=("END",), strategy=Beam(2))))
+    assert events[1:-1] == [
+        TextDelta("one "),
+        Tentative("two three "),
+        TextDelta("two "),
+        Tentative("three four "),
+        TextDelta("three "),
+        Tentative("four "),
+        TextDelta("four "),
+        Tentative(),
+    ]
+    assert engine.status().strategies == ("beam", "prompt_lookup")
+
+
+def test_beams_lean_in_a_thought_and_beyond_it(make: Make) -> None:
+    events = list(make(Think("Hm, let me see."), Say("So.")).stream(HELLO, Sampling(strategy=Beam(3))))
+    leaning = [event for event in events if isinstance(event, Tentative)]
+    assert leaning[0] == Tentative(reasoning="Hm, let me")
+    assert all(not lean.text for lean in leaning)
+    assert text_of(events) == "So."
+
+
+def test_a_stop_keeps_nothing_that_is_tentative(make: Make) -> None:
+    generation = make(Say("word " * 1000, tokens_per_s=100)).stream(HELLO, Sampling(strategy=Beam(4)))
+    events: list[Event] = []
+    for event in generation:
+        events.append(event)
+        if isinstance(event, Tentative):
+            generation.cancel()
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert (finished.reason, text_of(events)) == ("cancelled", "word " * finished.usage.completion_tokens)
+
+
+def test_prompt_lookup_says_several_words_a_step_where_the_answer_repeats(make: Make) -> None:
+    asked = [Message("user", "a rose is a flower in the garden ")]
+    engine = make(Say("is a flower in a garden "))
+    *events, finished = engine.stream(asked, Sampling(strategy=PromptLookup(3)))
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert [delta.text for delta in deltas] == ["is ", "a flower in a ", "garden "]
+    assert [(delta.tokens, delta.accepted) for delta in deltas] == [(1, 0), (5, 3), (6, 3)]
+    assert isinstance(finished, Finished)
+    usage = finished.usage
+    assert (usage.completion_tokens, usage.accepted_tokens, usage.proposed_tokens) == (6, 3, 3 + 3)
+    assert engine.decode_steps == 3
+
+
+@pytest.mark.parametrize(("limit", "stop"), [(3, ()), (None, ("flower",))])
+def test_guesses_end_where_the_answer_does(make: Make, limit: int | None, stop: tuple[str, ...]) -> None:
+    asked = [Message("user", "is a flower in the garden ")]
+    sampling = Sampling(max_new_tokens=limit, stop=stop, strategy=PromptLookup(10))
+    *events, finished = make(Say("is a flower in the garden ")).stream(asked, sampling)
+    assert text_of(events) == ("is a " if stop else "is a flower ")
+    assert isinstance(finished, Finished)
+    assert finished.reason == ("stop" if stop else "length")
+    assert finished.usage.completion_tokens == 3
+
+
+def test_a_script_has_no_draft_model(make: Make) -> None:
+    with pytest.raises(InvalidRequest, match="no draft model"):
+        make(Say("So.")).stream(HELLO, Sampling(strategy=Assisted("small")))

@@ -170,6 +170,7 @@ def test_what_the_model_raises_is_told_after_what_it_said(model: LlamaForCausalL
 def test_strategies_that_look_into_the_steps_are_refused(lane: Lane) -> None:
     with pytest.raises(InvalidRequest, match="ZeroGPU"):
         answer(lane, sampling=Sampling(strategy=Beam(num_beams=2)))
+    assert lane.strategies == ("prompt_lookup",)
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(20, 16), (1000, 65), (100_000, 120)])

@@ -135,8 +135,8 @@ class Status:
     """What an engine says of itself: for the page's header and for /health.
 
     `detail` is a line for a person (a download's progress, or why loading failed). `context_tokens` is 0 until known.
-    `can_think`: the chat template has a switch for reasoning. `notices` are lasting remarks about the model. `draft` is
-    the name of the model that may guess for it, if there is one.
+    `can_think`: the chat template has a switch for reasoning. `notices` are lasting remarks about the model.
+    `strategies` are those that a request may ask for, by their names; `draft` is the model that guesses for `assisted`.
     """
 
     state: Literal["loading", "ready", "failed", "closed"]
@@ -147,6 +147,7 @@ class Status:
     notices: tuple[str, ...] = ()
     running: int = 0
     waiting: int = 0
+    strategies: tuple[str, ...] = ()
     draft: str = ""
 
 

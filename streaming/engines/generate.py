@@ -45,6 +45,12 @@ class GenerateLane:
         """Whether tokens can be taken back that were guessed wrongly. Recurrent layers cannot."""
         return self._prompts.in_chunks
 
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Those that an answer may ask for, by their names."""
+        guesses = ("prompt_lookup", "assisted") if self._decoder.drafts else ("prompt_lookup",)
+        return ("beam", *guesses) if self.can_guess else ("beam",)
+
     def warm_up(self) -> None:
         """The first answer of a process pays for what it sets up: let it be this one."""
         ids = torch.zeros((1, 8), dtype=torch.long, device=self._model.device)

@@ -93,6 +93,7 @@ class LocalEngine:
             notices=loaded.notices if loaded else (),
             running=worker.running,
             waiting=worker.waiting,
+            strategies=loaded.lanes.single.strategies if loaded else (),
             draft=(self._config.draft_model or "") if loaded else "",
         )
 

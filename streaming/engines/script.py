@@ -69,6 +69,14 @@ def words(text: str) -> list[str]:
     return re.findall(r"\S+\s*|^\s+", text)
 
 
+def looked_up(before: Sequence[str], most: int) -> list[str]:
+    """A guess at the next words, by prompt lookup: those that followed the last one where it came before."""
+    for place in range(len(before) - 2, -1, -1):
+        if before[place] == before[-1]:
+            return list(before[place + 1 : place + 1 + most])
+    return []
+
+
 def demo(messages: Sequence[Message]) -> Iterator[Step]:
     """Answer with a page of Markdown at 30 tokens/s, or as the first lines of the last user message direct:
 

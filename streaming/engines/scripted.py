@@ -5,17 +5,19 @@ serves the requests of a fair queue; a cancel is effective before the next decod
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, islice, takewhile
 
 from streaming.engines.base import Generation, Status
 from streaming.engines.queue import Request
-from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Script, Think, Wait, demo, words
+from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Script, Think, Wait, demo, looked_up, words
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import Worker
-from streaming.errors import ContextTooLong
-from streaming.events import Finished, FinishReason, Kind, Prefill, ReasoningDelta, TextDelta, Usage
-from streaming.messages import Message, Sampling, check_prompt
+from streaming.errors import ContextTooLong, InvalidRequest
+from streaming.events import Finished, FinishReason, Kind, Prefill, ReasoningDelta, Tentative, TextDelta, Usage
+from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling, check_prompt
 from streaming.reasoning import Part, ReasoningParser
 from streaming.stops import StopMatcher
 
@@ -37,7 +39,8 @@ class ScriptedEngine:
     """Plays `script(messages)` for each request; without a script, the demonstration of engines/script.py.
 
     A text for a prompt is a user's message to the script, which does not think then. An answer that goes on says what
-    it has not said of the script yet.
+    it has not said of the script yet. Beams lean towards the next words of the script, as many as there are beams;
+    prompt lookup guesses words, and those that the script goes on with are accepted.
 
     `load(say)` takes the place of loading: it may tell its progress, wait, and raise a ModelError. `decode_steps`
     counts the steps of all answers so far.
@@ -72,6 +75,8 @@ class ScriptedEngine:
     ) -> Generation:
         check_prompt(prompt, continues=continues)
         sampling = sampling or Sampling()
+        if isinstance(sampling.strategy, Assisted):
+            raise InvalidRequest("A script has no draft model to guess for it.", "strategy")
         wanted = sampling.max_new_tokens or self._max_new_tokens
         messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
         kept = list(self._fit(messages, wanted))
@@ -92,6 +97,7 @@ class ScriptedEngine:
             notices=(NOTICE,),
             running=worker.running,
             waiting=worker.waiting,
+            strategies=("beam", "prompt_lookup"),
         )
 
     def wait_ready(self, timeout: float | None = None) -> Status:
@@ -144,7 +150,8 @@ class _Player:
         self._stops = StopMatcher(request.job.sampling.stop)
         self._reasoning = ReasoningParser(within=request.job.within)
         self._said = request.job.said
-        self._tokens = 0
+        self._words = [word for message in request.job.messages for word in words(message.content)]
+        self._tokens = self._proposed = self._accepted = 0
 
     def play(self, script: Script) -> None:
         prompt_tokens = self._job.usage.prompt_tokens
@@ -185,16 +192,49 @@ class _Player:
                 self._said = ""
 
     def _decode(self, tokens: Iterable[str], pace: float) -> None:
-        due = time.monotonic()
-        for token in tokens:
+        due, ahead = time.monotonic(), deque(tokens)
+        while ahead:
             due += 1 / pace
             self._generation.wait_cancelled(max(0.0, due - time.monotonic()))
             if self._reason is not None:
                 return
-            self._count_step()
+            guessed = self._guess(ahead)
+            self._step([ahead.popleft() for _ in range(guessed + 1)], guessed)
+            self._lean(ahead)
+
+    def _guess(self, ahead: Sequence[str]) -> int:
+        """How many of the words ahead are guessed for the next step. It makes one more."""
+        strategy = self._job.sampling.strategy
+        if not isinstance(strategy, PromptLookup):
+            return 0
+        guess = looked_up(self._words, strategy.num_tokens)
+        self._proposed += len(guess)
+        right = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(guess, ahead, strict=False))))
+        return min(right, len(ahead) - 1, self._job.max_new_tokens - self._tokens - 1)
+
+    def _step(self, made: list[str], guessed: int) -> None:
+        self._count_step()
+        self._stopwatch.tick(len(made))
+        parts: list[Part] = []
+        for place, token in enumerate(made):
+            if self._stops.stopped is not None:
+                break
             self._tokens += 1
-            self._stopwatch.tick()
-            self._emit(self._reasoning.add(self._stops.add(token)))
+            self._accepted += place < guessed
+            self._words.append(token)
+            parts += self._reasoning.add(self._stops.add(token))
+        self._emit(parts)
+
+    def _lean(self, ahead: Sequence[str]) -> None:
+        """Beams have these words in mind, without what a stop string would cut off."""
+        strategy = self._job.sampling.strategy
+        if not isinstance(strategy, Beam) or not ahead or self._reason is not None:
+            return
+        stops, reasoning = self._stops.fork(), self._reasoning.fork()
+        text = stops.add("".join(islice(ahead, strategy.num_beams))) + stops.finish()
+        parts = reasoning.add(text) + reasoning.finish()
+        texts = {kind: "".join(text for each, text in parts if each == kind) for kind in ("text", "reasoning")}
+        self._generation.emit(Tentative(**texts))
 
     @property
     def _reason(self) -> FinishReason | None:
@@ -206,14 +246,20 @@ class _Player:
         return "length" if self._tokens >= self._job.max_new_tokens else None
 
     def _emit(self, parts: list[Part]) -> None:
-        for kind, text in parts:
-            self._generation.emit((ReasoningDelta if kind == "reasoning" else TextDelta)(text, self._tokens))
+        for kind, run in groupby(parts, key=lambda part: part[0]):
+            delta = ReasoningDelta if kind == "reasoning" else TextDelta
+            self._generation.emit(delta("".join(text for _, text in run), self._tokens, self._accepted))
 
     def flush(self) -> None:
         self._emit(self._reasoning.add(self._stops.finish()) + self._reasoning.finish())
 
     def finished(self) -> Finished:
-        usage = replace(self._job.usage, completion_tokens=self._tokens)
+        usage = replace(
+            self._job.usage,
+            completion_tokens=self._tokens,
+            proposed_tokens=self._proposed,
+            accepted_tokens=self._accepted,
+        )
         return Finished(self._reason or "stop", usage, self._stopwatch.timings(), self._stops.stopped)
 
 

@@ -26,6 +26,11 @@ class Decoder:
         self._model = model
         self._draft = draft
 
+    @property
+    def drafts(self) -> bool:
+        """Whether there is a model that guesses."""
+        return self._draft is not None
+
     def decode(
         self, answer: Answer, cache: DynamicCache | None, *, others: Others, chunk: Chunk, reuse: bool
     ) -> list[int]:

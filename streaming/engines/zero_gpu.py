@@ -30,6 +30,7 @@ class ZeroGpuLane:
     """Answers one request at a time, each in a worker with a GPU."""
 
     can_guess = True  # by prompt lookup, where the model can take a token back
+    strategies = ("prompt_lookup",)
 
     def __init__(self, model: Model) -> None:
         self._model = cast(Any, model.model)  # typed as a module, whose attributes may all be tensors
