@@ -73,8 +73,13 @@ def state_of(view: View) -> AnswerState:
 
 
 def _both(first: Finished, second: Finished) -> Finished:
-    """The figures of an answer that went on: it has the first part's prompt, and the tokens of both."""
-    tokens = first.usage.completion_tokens + second.usage.completion_tokens
-    usage = replace(second.usage, prompt_tokens=first.usage.prompt_tokens, completion_tokens=tokens)
+    """The figures of an answer that went on: it has the first part's prompt, and the tokens and guesses of both."""
+    usage = replace(
+        second.usage,
+        prompt_tokens=first.usage.prompt_tokens,
+        completion_tokens=first.usage.completion_tokens + second.usage.completion_tokens,
+        proposed_tokens=first.usage.proposed_tokens + second.usage.proposed_tokens,
+        accepted_tokens=first.usage.accepted_tokens + second.usage.accepted_tokens,
+    )
     timings = replace(second.timings, queued_s=first.timings.queued_s, ttft_s=first.timings.ttft_s)
     return replace(second, usage=usage, timings=timings)

@@ -9,13 +9,15 @@ from streaming.messages import Message, Sampling
 
 class Puppet:
     """`asked` are the prompts so far, and `continued` whether each was to be gone on with; `refusal`, if set, is raised
-    instead of a new answer."""
+    instead of a new answer. `state` is what it says of itself."""
 
     def __init__(self) -> None:
         self.asked: list[list[Message]] = []
         self.continued: list[bool] = []
         self.generations: list[Generation] = []
         self.refusal: Exception | None = None
+        self.samplings: list[Sampling | None] = []
+        self.state = Status("ready", "puppet")
 
     def start(self) -> None: ...
 
@@ -32,11 +34,12 @@ class Puppet:
         assert not isinstance(prompt, str)
         self.asked.append(list(prompt))
         self.continued.append(continues)
+        self.samplings.append(sampling)
         self.generations.append(Generation(lambda: self.generations[-1].emit(Finished("cancelled"))))
         return self.generations[-1]
 
     def status(self) -> Status:
-        return Status("ready", "puppet")
+        return self.state
 
     def wait_ready(self, timeout: float | None = None) -> Status:
         return self.status()

@@ -250,7 +250,7 @@ def test_files_go_along_with_a_message_and_stay_with_its_edits(chats: Chats, eng
 
 def cut(engine: Puppet, text: str, tokens: int = 1, reason: FinishReason = "length") -> None:
     engine.say(text)
-    usage, timings = Usage(10, 3, tokens), Timings(1.0, 2.0, 5.0)
+    usage, timings = Usage(10, 3, tokens, 0, 4, 1), Timings(1.0, 2.0, 5.0)
     engine.generations[-1].emit(Finished(reason, usage, timings))
 
 
@@ -270,7 +270,9 @@ def test_an_answer_that_was_cut_goes_on_in_its_place(chats: Chats, engine: Puppe
     (question, whole) = chats.snapshot("ann", chat).nodes
     assert (whole.id, whole.message.content, whole.state) == (answer.id, "one two, three", "complete")
     assert whole.finished is not None
-    assert (whole.finished.usage.prompt_tokens, whole.finished.usage.completion_tokens) == (10, 3)
+    usage = whole.finished.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (10, 3)
+    assert (usage.proposed_tokens, usage.accepted_tokens) == (8, 2)
     assert chats.snapshot("ann", chat).versions == {}
     with pytest.raises(InvalidRequest, match="complete"):
         chats.continue_answer("ann", chat, answer.id, Settings())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.ui.markup import to_markdown
+from streaming.ui.markup import dimmed_after, to_markdown
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,23 @@ def test_long_hostile_text_is_read_in_linear_time() -> None:
     """Each doubling of the text may not quadruple the work: openings that never close are the classic trap."""
     for opening in ("<", "`", "``` ", "$a", "\\(", "\\[", "\\( ", "$$", "`a``b", "\n```", "\n~~~x"):
         to_markdown(opening * 20_000)
+
+
+def test_what_may_still_change_is_inert_and_dim() -> None:
+    shown = dimmed_after("It is", " <b>*so*</b>\n$x$")
+    assert shown == ('<span class="tentative"> &#60;b&#62;&#42;so&#42;&#60;&#47;b&#62; &#36;x&#36;</span>')
+    assert dimmed_after("It is", "") == ""
+    assert dimmed_after("It is", " \n ") == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["```py\nx = 1", "~~~\n", "a\n\n    code", "- a\n\tb", "- a\n    ```\nb", "1. ```\n   x", "so \\"]
+)
+def test_it_is_not_shown_where_its_dress_would_be_text(text: str) -> None:
+    """Within code, or what the browser's parser may take for code, and behind a backslash."""
+    assert dimmed_after(text, "more") == ""
+    assert dimmed_after("so", "more")
+
+
+def test_after_code_it_is_shown_again() -> None:
+    assert dimmed_after("```\nx\n```\nand", " more")

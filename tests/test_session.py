@@ -9,6 +9,10 @@ import pytest
 
 from streaming.attachments import MOST_CHARACTERS, MOST_FILES
 from streaming.chats import Chats
+from streaming.engines.base import Status
+from streaming.errors import InvalidRequest
+from streaming.events import Tentative
+from streaming.messages import Beam, Sampling
 from streaming.ui import session as sessions
 from streaming.ui.attaching import attach
 from streaming.ui.followers import Followers
@@ -17,7 +21,7 @@ from streaming.ui.settings import SAMPLING_FIELDS
 from streaming.ui.side import SideList
 from tests.puppet import Puppet
 
-DRAWER = ("", *[""] * len(SAMPLING_FIELDS), "", True)
+DRAWER = ("", *[""] * len(SAMPLING_FIELDS), "", True, "Plain")
 
 
 def tab(name: str = "tab", username: str | None = None, link: str | None = None) -> Any:
@@ -236,6 +240,58 @@ def test_a_stopped_answer_goes_on_in_its_place_and_a_whole_one_does_not(session:
     assert [turn["content"][0]["text"] for turn in update["history"]] == ["hi", "good day"]
     assert not update["tools"]["rows"][-1]["continues"]
     assert "problem" in asyncio.run(session.act(asked, update["browser"], DRAWER, request))
+
+
+def test_an_answer_goes_on_by_beams(session: Session, engine: Puppet) -> None:
+    """What they lean towards follows what was said before, is gone with a stop, and is never sent back."""
+    request = tab()
+    kept = sent(session, "hi", {}, request)["browser"]
+    engine.say("good ")
+    engine.generations[-1].cancel()
+    row = asyncio.run(session.rest(kept, request))["tools"]["rows"][-1]
+    drawer = (*DRAWER[:-1], "Beams 4")
+    kept = asyncio.run(session.act({"op": "continue", "id": row["id"]}, kept, drawer, request))["browser"]
+    assert engine.samplings[-1] == Sampling(strategy=Beam(4))
+
+    async def look() -> str:
+        live, _ = await anext(session.watch(kept, request))
+        return str(live[-1]["content"][0]["text"])
+
+    engine.generations[-1].emit(Tentative("day <b>"))
+    assert asyncio.run(look()) == 'good <span class="tentative">day &#60;b&#62;</span>'
+    engine.say("eve")
+    engine.generations[-1].emit(Tentative("ning"))
+    assert asyncio.run(look()) == 'good eve<span class="tentative">ning</span>'
+    session.stop(kept, request)
+    update = asyncio.run(session.rest(kept, request))
+    assert [turn["content"][0]["text"] for turn in update["history"]] == ["hi", "good eve"]
+
+
+def test_what_the_engine_can_do_is_offered_when_it_is_known(session: Session, engine: Puppet) -> None:
+    async def told() -> list[Any]:
+        return [ways async for _, _, ways in session.watch_engine()]
+
+    engine.state = Status("ready", "puppet", strategies=("beam",))
+    (ways,) = asyncio.run(told())
+    assert (ways["choices"], ways["visible"]) == (["Plain", "Beams 2", "Beams 4"], True)
+    engine.state = Status("ready", "puppet")
+    (ways,) = asyncio.run(told())
+    assert "visible" not in ways, "what an old conversation brings is to be seen, and given up"
+
+
+def test_a_strategy_stays_with_its_conversation_and_a_refused_one_loses_nothing(
+    session: Session, engine: Puppet
+) -> None:
+    request = tab()
+    drawer = (*DRAWER[:-1], "Beams 2")
+    kept = asyncio.run(session.send("hi", [], {}, drawer, request))["browser"]
+    engine.answer("hello")
+    assert load(session, kept, request)["drawer"][-1]["value"] == "Beams 2"
+    engine.refusal = InvalidRequest("Only --engine local knows strategies.", "strategy")
+    refused = asyncio.run(session.send("and now?", [], kept, drawer, request))
+    assert "Only --engine local knows strategies." in refused["problem"]
+    assert "composer" not in refused, "the text stays in its box"
+    assert [turn["content"][0]["text"] for turn in refused["history"]] == ["hi", "hello"]
 
 
 def test_the_side_list_follows_and_is_left(session: Session, engine: Puppet) -> None:

@@ -4,10 +4,17 @@ import pytest
 
 from streaming.conversation import Settings
 from streaming.errors import InvalidRequest
-from streaming.messages import Sampling
-from streaming.ui.settings import BUILT_IN, SAMPLING_FIELDS, own_presets, read_settings, write_settings
+from streaming.messages import Beam, PromptLookup, Sampling
+from streaming.ui.settings import (
+    BUILT_IN,
+    SAMPLING_FIELDS,
+    own_presets,
+    read_settings,
+    show_settings,
+    write_settings,
+)
 
-EMPTY = ("", *[""] * len(SAMPLING_FIELDS), "", True)
+EMPTY = ("", *[""] * len(SAMPLING_FIELDS), "", True, "Plain")
 
 
 def with_field(name: str, text: str) -> tuple[object, ...]:
@@ -46,12 +53,12 @@ def test_a_wrong_value_is_named(name: str, text: str, words: str) -> None:
 
 
 def test_stop_strings_are_lines_and_may_hold_newlines() -> None:
-    values = (*EMPTY[:-2], "END\n\\nUser:\n\n", True)
+    values = (*EMPTY[:-3], "END\n\\nUser:\n\n", True, "Plain")
     assert read_settings(values).sampling.stop == ("END", "\nUser:")
 
 
 def test_thinking_can_be_switched_off() -> None:
-    assert read_settings((*EMPTY[:-1], False)).sampling.chat_template_kwargs == {"enable_thinking": False}
+    assert read_settings((*EMPTY[:-2], False, "Plain")).sampling.chat_template_kwargs == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(
@@ -60,13 +67,17 @@ def test_thinking_can_be_switched_off() -> None:
         Settings(),
         Settings("Be brief.", Sampling(temperature=0.7, top_k=0, seed=3, stop=("\nUser:", "x"))),
         Settings("", Sampling(max_new_tokens=12, chat_template_kwargs={"enable_thinking": False})),
+        Settings("", Sampling(strategy=Beam(3))),
+        Settings("", Sampling(strategy=PromptLookup(7))),
     ],
 )
 def test_settings_survive_the_way_to_the_page_and_back(settings: Settings) -> None:
     assert read_settings(tuple(write_settings(settings))) == settings
 
 
-@pytest.mark.parametrize("values", [(None, *EMPTY[1:]), (*EMPTY[:-2], 7, True), (EMPTY[0], [], *EMPTY[2:])])
+@pytest.mark.parametrize(
+    "values", [(None, *EMPTY[1:]), (*EMPTY[:-3], 7, True, "Plain"), (EMPTY[0], [], *EMPTY[2:]), (*EMPTY[:-1], None)]
+)
 def test_what_no_page_sends_is_refused(values: tuple[object, ...]) -> None:
     with pytest.raises(InvalidRequest):
         read_settings(values)
@@ -77,3 +88,9 @@ def test_presets_from_an_old_or_hand_made_browser_store_do_no_harm(kept: object)
     names = [name for name, _ in own_presets(kept).choices]
     assert names[: len(BUILT_IN)] == list(BUILT_IN)
     assert set(names[len(BUILT_IN) :]) <= {"mine"}
+
+
+def test_a_strategy_of_another_engine_is_shown_so_that_it_can_be_given_up() -> None:
+    assert show_settings(Settings())[-1] == "Plain"
+    shown = show_settings(Settings("", Sampling(strategy=Beam(4))))[-1]
+    assert (shown["value"], shown["visible"]) == ("Beams 4", True)

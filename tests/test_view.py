@@ -123,3 +123,20 @@ def test_what_is_not_saved_is_said_beside_a_refusal() -> None:
     assert "Too long." in shown
     assert "The disk is &lt;full&gt;." in shown
     assert 'role="status"' in view.problem("", "The disk is full.")
+
+
+def test_what_may_still_change_follows_what_is_settled() -> None:
+    now = replace(NOW, phase="answering", text="It is", tentative=Tentative(" so"))
+    (shown,) = view.live_turns(None, now)
+    assert shown["content"][0]["text"] == 'It is<span class="tentative"> so</span>'
+    thought, answer = view.live_turns(None, replace(now, text="", tentative=Tentative("So.", "Hm")))
+    assert "Hm" in thought["content"][0]["text"]
+    assert "So" in answer["content"][0]["text"]
+
+
+def test_what_came_of_guesses_is_said_at_rest() -> None:
+    usage = Usage(prompt_tokens=5, completion_tokens=12, proposed_tokens=10, accepted_tokens=6)
+    line = view.status_line(READY, None, Finished("stop", usage))
+    assert "60% of guesses accepted" in line
+    assert "2.0 tokens a step" in line
+    assert "guesses" not in view.status_line(READY, None, Finished("stop", Usage(completion_tokens=3)))

@@ -46,6 +46,20 @@ def to_markdown(text: str) -> str:
     return "\n".join(shown)
 
 
+def dimmed_after(text: str, tail: str) -> str:
+    """What may follow `text`, but may still change, as HTML in which nothing acts.
+
+    "" where `text` may end in code, or in a backslash: there the HTML would be read as text.
+    """
+    tail = " ".join(tail.splitlines())
+    lines = re.sub(r"\r\n?", "\n", text).split("\n")
+    if not tail.strip() or text.endswith("\\") or lines[-1].startswith(("    ", "\t")):
+        return ""
+    blocks = _Blocks()
+    in_code = [blocks.is_code(line) for line in lines][-1]
+    return "" if in_code or blocks.unsure else f'<span class="tentative">{_inert(tail)}</span>'
+
+
 class _Blocks:
     """Which lines are fenced code, and whether the browser's parser is `sure` to think so too.
 
@@ -59,6 +73,11 @@ class _Blocks:
         self._indent = 0
         self._hidden = self._parted = False
         self.sure = True
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the browser's parser may see code where there is none here."""
+        return self._hidden or self._parted
 
     def is_code(self, line: str) -> bool:
         if not self._marker:
@@ -91,7 +110,11 @@ def _code(source: str) -> str:
     body = source.replace("\n", " ")
     if body.strip() and body[0] == body[-1] == " ":  # CommonMark's rule
         body = body[1:-1]
-    return "<code>" + _PUNCTUATION.sub(lambda mark: f"&#{ord(mark[0])};", body) + "</code>"
+    return f"<code>{_inert(body)}</code>"
+
+
+def _inert(text: str) -> str:
+    return _PUNCTUATION.sub(lambda mark: f"&#{ord(mark[0])};", text)
 
 
 def _formula(source: str) -> str:

@@ -15,7 +15,7 @@ import gradio as gr
 from streaming.chats import Chats, Snapshot
 from streaming.engines.base import Engine
 from streaming.errors import NotFound, StreamingError
-from streaming.ui import settings, view
+from streaming.ui import settings, view, ways
 from streaming.ui.actions import ANSWERS, CHANGES
 from streaming.ui.attaching import held, hold
 from streaming.ui.followers import Followers
@@ -141,13 +141,15 @@ class Session:
         self._showing.pop(tab, None)
         self._unsettled.discard(tab)
 
-    async def watch_engine(self) -> AsyncIterator[tuple[str, Any]]:
-        """The banner while the model loads, and at the end whether it can think. Starts the engine if nobody has."""
+    async def watch_engine(self) -> AsyncIterator[tuple[str, Any, Any]]:
+        """The banner while the model loads, and at the end whether it can think, and how else than word by word it
+        can answer. Starts the engine if nobody has."""
         self._engine.start()
         while (status := self._engine.status()).state == "loading":
-            yield view.banner(status), gr.skip()
+            yield view.banner(status), gr.skip(), gr.skip()
             await asyncio.sleep(0.5)
-        yield view.banner(status), gr.update(visible=status.can_think)
+        can_choose = gr.update(choices=ways.offered(status), visible=True) if status.strategies else gr.skip()
+        yield view.banner(status), gr.update(visible=status.can_think), can_choose
 
     # -- inside
 
@@ -220,4 +222,4 @@ class Session:
 
 def _drawer(snapshot: Snapshot) -> Update:
     """The settings as they were when something was last sent in this conversation."""
-    return {"drawer": settings.write_settings(snapshot.settings)} if snapshot.settings else {}
+    return {"drawer": settings.show_settings(snapshot.settings)} if snapshot.settings else {}

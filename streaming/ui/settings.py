@@ -1,4 +1,4 @@
-"""The drawer: system prompt, sampling, thinking, and presets, built in and the visitor's own.
+"""The drawer: system prompt, sampling, thinking, strategy, and presets, built in and the visitor's own.
 
 An empty field leaves the choice to the model. Own presets live in the visitor's browser.
 """
@@ -12,7 +12,7 @@ import gradio as gr
 from streaming.conversation import Settings
 from streaming.errors import InvalidRequest
 from streaming.messages import Sampling
-from streaming.ui import assets
+from streaming.ui import assets, ways
 
 Preset = dict[str, Any]
 
@@ -35,8 +35,6 @@ HINTS = {
 }
 LABELS = {"top_p": "Top-p", "top_k": "Top-k", "min_p": "Min-p", "max_new_tokens": "Max new tokens"}
 
-UNCHANGED = [gr.skip()] * (len(SAMPLING_FIELDS) + 3)
-
 
 @dataclass(frozen=True, slots=True)
 class Drawer:
@@ -51,10 +49,11 @@ class Drawer:
     numbers: tuple[gr.Textbox, ...]
     stop: gr.Textbox
     thinking: gr.Checkbox
+    strategy: gr.Dropdown
 
     @property
     def fields(self) -> list[Any]:
-        return [self.system, *self.numbers, self.stop, self.thinking]
+        return [self.system, *self.numbers, self.stop, self.thinking, self.strategy]
 
 
 def build_drawer() -> Drawer:
@@ -71,12 +70,20 @@ def build_drawer() -> Drawer:
     stop = gr.Textbox(
         label="Stop strings", lines=2, max_lines=6, placeholder="One on each line", elem_id="stop-strings"
     )
+    strategy = gr.Dropdown(
+        [ways.PLAIN],
+        value=ways.PLAIN,
+        label="Strategy",
+        allow_custom_value=True,  # what was chosen in a conversation may be gone; sending says so in words
+        visible=False,
+        elem_id="strategy",
+    )
     with gr.Accordion("Own presets", open=False, elem_id="own-presets"):
         preset_name = gr.Textbox(label="Name", placeholder="My preset", max_length=40, elem_id="preset-name")
         with gr.Row():
             save = gr.Button("Save", size="sm", elem_id="preset-save")
             delete = gr.Button("Delete", size="sm", elem_id="preset-delete")
-    drawer = Drawer(presets, preset, preset_name, save, delete, system, numbers, stop, thinking)
+    drawer = Drawer(presets, preset, preset_name, save, delete, system, numbers, stop, thinking, strategy)
     _wire(drawer)
     return drawer
 
@@ -139,13 +146,14 @@ def own_presets(value: Any) -> Any:
 
 def read_settings(values: tuple[Any, ...]) -> Settings:
     """The drawer's values as Settings. Raises InvalidRequest in words that name the field."""
-    system, *numbers, stop, thinking = values
-    if not all(isinstance(text, str) for text in (system, *numbers, stop)):
+    system, *numbers, stop, thinking, strategy = values
+    if not all(isinstance(text, str) for text in (system, *numbers, stop, strategy)):
         raise InvalidRequest("The settings must be texts.")
     given = zip(SAMPLING_FIELDS, numbers, strict=True)
     sampling: dict[str, Any] = {name: _read(name, text.strip()) for name, text in given if text.strip()}
     kwargs = {} if thinking else {"enable_thinking": False}
-    return Settings(system, Sampling(**sampling, stop=tuple(_lines(stop)), chat_template_kwargs=kwargs))
+    sampling |= {"stop": tuple(_lines(stop)), "chat_template_kwargs": kwargs, "strategy": ways.named(strategy)}
+    return Settings(system, Sampling(**sampling))
 
 
 def write_settings(settings: Settings) -> list[Any]:
@@ -154,7 +162,14 @@ def write_settings(settings: Settings) -> list[Any]:
     thinking = settings.sampling.chat_template_kwargs.get("enable_thinking", True)
     numbers = [_shown(sampling[name]) for name in SAMPLING_FIELDS]
     stop = "\n".join(text.replace("\n", "\\n") for text in settings.sampling.stop)
-    return [settings.system, *numbers, stop, thinking]
+    return [settings.system, *numbers, stop, thinking, ways.name_of(settings.sampling.strategy)]
+
+
+def show_settings(settings: Settings) -> list[Any]:
+    """`write_settings` for the page: a strategy is to be seen there even if this engine has none, so that it can be
+    given up."""
+    *others, strategy = write_settings(settings)
+    return [*others, strategy if strategy == ways.PLAIN else gr.update(value=strategy, visible=True)]
 
 
 def _read(name: str, text: str) -> int | float:

@@ -13,10 +13,10 @@ from streaming.attachments import Attachment
 from streaming.chats import Snapshot
 from streaming.conversation import Node
 from streaming.engines.base import Status
-from streaming.events import Finished
+from streaming.events import Finished, Usage
 from streaming.listing import Entry
 from streaming.runs import View
-from streaming.ui.markup import to_markdown
+from streaming.ui.markup import dimmed_after, to_markdown
 
 Turn = dict[str, Any]
 SEPARATOR = '<span class="dot"> · </span>'
@@ -39,14 +39,14 @@ def split(nodes: Sequence[Node]) -> tuple[Sequence[Node], Node | None]:
 
 
 def live_turns(question: Node | None, view: View) -> list[Turn]:
-    """The question and as much of its answer as there is."""
+    """The question and as much of its answer as there is; what may still change is dim."""
     shown = [_turn("user", question.message.content)] if question else []
-    if view.reasoning:
+    if view.reasoning or view.tentative.reasoning:
         thinking = view.phase == "thinking"
         title = f"{'Thinking…' if thinking else 'Thought for'} {view.thought_s:.1f} s"
-        shown.append(_thought(view.reasoning, title, done=not thinking))
-    if view.text or not view.reasoning:
-        shown.append(_turn("assistant", view.text))
+        shown.append(_thought(view.reasoning, title, done=not thinking, tail=view.tentative.reasoning))
+    if view.text or view.tentative.text or not view.reasoning:
+        shown.append(_turn("assistant", view.text, view.tentative.text))
     return shown
 
 
@@ -114,12 +114,12 @@ def side_list(query: str, entries: Iterable[Entry], *, full: bool) -> dict[str, 
     return {"query": query, "entries": shown, "full": full}
 
 
-def _turn(role: str, text: str) -> Turn:
-    return {"role": role, "content": [{"type": "text", "text": to_markdown(text)}]}
+def _turn(role: str, text: str, tail: str = "") -> Turn:
+    return {"role": role, "content": [{"type": "text", "text": to_markdown(text) + dimmed_after(text, tail)}]}
 
 
-def _thought(reasoning: str, title: str, *, done: bool) -> Turn:
-    return _turn("assistant", reasoning) | {"metadata": {"title": title, "status": "done" if done else "pending"}}
+def _thought(reasoning: str, title: str, *, done: bool, tail: str = "") -> Turn:
+    return _turn("assistant", reasoning, tail) | {"metadata": {"title": title, "status": "done" if done else "pending"}}
 
 
 def _note(node: Node) -> str:
@@ -180,7 +180,16 @@ def _at_rest(engine: Status, finished: Finished | None) -> list[str]:
     parts.append(_context(finished.usage.prompt_tokens + finished.usage.completion_tokens, engine))
     if finished.usage.cached_tokens:
         parts.append(f"{finished.usage.cached_tokens:,} reused")
-    return parts
+    return parts + _guesses(finished.usage)
+
+
+def _guesses(usage: Usage) -> list[str]:
+    """What came of the tokens that a draft, or the prompt, had proposed. Each step makes one token by itself."""
+    if not usage.proposed_tokens:
+        return []
+    steps = usage.completion_tokens - usage.accepted_tokens
+    rate = f"{usage.accepted_tokens / usage.proposed_tokens:.0%} of guesses accepted"
+    return [rate, f"{usage.completion_tokens / steps:.1f} tokens a step"] if steps else [rate]
 
 
 def _context(tokens: int, engine: Status) -> str:

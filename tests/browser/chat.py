@@ -63,6 +63,13 @@ class Chat:
         self.wait_idle()
         expect(self.rows.nth(before + 1)).to_be_attached()
 
+    def choose_strategy(self, name: str) -> None:
+        """In the drawer, which is closed again."""
+        self.page.get_by_role("button", name="Settings", exact=True).click()
+        self.page.locator("#strategy input").click()
+        self.page.get_by_role("option", name=name, exact=True).click()
+        self.page.get_by_role("button", name="Close the settings").click()
+
     def stop(self) -> None:
         self.page.locator("#stop").click()
 
@@ -116,6 +123,11 @@ class Chat:
     @property
     def live(self) -> Locator:
         return self.page.locator("#live .message-row.bot-row")
+
+    @property
+    def tentative(self) -> Locator:
+        """What beams may still change."""
+        return self.page.locator(".message-row .tentative")
 
     @property
     def notes(self) -> Locator:

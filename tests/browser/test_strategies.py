@@ -1,0 +1,75 @@
+"""How else than word by word an answer is found: chosen in the drawer, seen in the answer, on the scripted engine."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.chat import Chat, verbatim
+
+pytestmark = pytest.mark.browser
+
+
+def test_what_beams_may_still_change_is_dim_and_a_stop_keeps_none_of_it(chat: Chat) -> None:
+    chat.choose_strategy("Beams 4")
+    chat.send(verbatim("word " * 400, 10))
+    expect(chat.tentative).to_have_text("word word word word")
+    chat.stop()
+    chat.wait_idle()
+    expect(chat.tentative).to_have_count(0)
+    said = chat.texts()[-1]
+    expect(chat.page.locator("#history .figures")).to_contain_text(f"{said.count('word')} tokens")
+    chat.reload()
+    assert chat.texts()[-1] == said
+    expect(chat.page.locator("#strategy input")).to_have_value("Beams 4")
+
+
+def test_what_beams_may_still_change_acts_no_more_than_an_answer(chat: Chat) -> None:
+    """Markup, links and half a fence; nothing of it becomes an element, and where it would be read as code there is
+    none of it."""
+    links = "www.example.com [a](javascript:alert(1))"
+    hostile = f"<img/src=x/onerror=alert(1)> <script>alert(1)</script> {links} $$x$$ **b** `c` "
+    chat.choose_strategy("Beams 4")
+    chat.send(verbatim(f"so {hostile * 20}\n```\ncode code code code\n```\nend", 20))
+    expect(chat.tentative).to_contain_text("alert(1)")
+    expect(chat.tentative).to_contain_text("**b**", timeout=15_000)
+    found = chat.page.evaluate("document.querySelectorAll('.tentative :not(br)').length")
+    chat.wait_idle()
+    assert found == 0
+    expect(chat.page.locator("#history .bot-row pre code")).to_contain_text("code code code code")
+    expect(chat.rows.last).not_to_contain_text("tentative")
+    assert chat.page.locator("#history img").count() == 0
+
+
+def test_an_answer_that_was_stopped_goes_on_by_beams(chat: Chat) -> None:
+    chat.send(verbatim("word " * 60, 20))
+    chat.wait_live("word word")
+    chat.stop()
+    chat.wait_idle()
+    before = chat.texts()[-1]
+    chat.choose_strategy("Beams 2")
+    chat.page.get_by_role("button", name="Continue").click()
+    expect(chat.tentative).to_have_text("word word")
+    expect(chat.live.last).to_contain_text(before)
+    chat.wait_idle()
+    assert chat.texts()[-1] == ("word " * 60).strip()
+
+
+def test_what_came_of_guesses_is_said(chat: Chat) -> None:
+    """After "one" the prompt knows how it goes on: twice five guesses, of which three would lead past the end."""
+    chat.choose_strategy("Prompt lookup")
+    chat.ask(verbatim("one two three four five six seven eight nine ten"))
+    expect(chat.page.locator("#status")).to_contain_text("70% of guesses accepted")
+    expect(chat.page.locator("#status")).to_contain_text("3.3 tokens a step")
+
+
+def test_a_strategy_that_there_is_not_is_refused_and_nothing_is_lost(chat: Chat) -> None:
+    chat.page.get_by_role("button", name="Settings", exact=True).click()
+    strategy = chat.page.locator("#strategy input")
+    strategy.fill("Beams 99")
+    strategy.press("Enter")
+    chat.send("Hello there")
+    expect(chat.problem).to_contain_text("num_beams is 99")
+    expect(chat.box).to_have_value("Hello there")
+    strategy.fill("Plain")
+    strategy.press("Enter")
+    chat.box.press("Enter")
+    expect(chat.rows).to_have_count(2, timeout=60_000)
