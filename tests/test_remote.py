@@ -272,7 +272,7 @@ def test_a_cancel_closes_the_connection(remote: Serve, fake: FakeServer) -> None
 
 
 def test_hanging_up_leaves_nothing_to_the_collector(fake: FakeServer) -> None:
-    """It may run in another thread, and meet a generator that its own is just closing: ValueError, already executing."""
+    """It may run in another thread, and meet a generator that its own is closing: "already executing"."""
     fake.answers[:] = [[chunk("one "), chunk("two "), 60.0, chunk("three")]]
     served, lost = Served(fake.app()), []
 

@@ -1,5 +1,7 @@
 """A language model of a few thousand random numbers: it says nothing, in a fraction of a second, always the same."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -28,6 +30,21 @@ def tiny_model(tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> LlamaForCau
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).eval()
+
+
+def reciting_model(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> LlamaForCausalLM:
+    """Says `ids[1:]` after a prompt that ends with `ids[0]`. No id twice: each one is known by the one before it."""
+    assert len(ids) == len(set(ids)) <= 32, "a dimension for each"
+    model = tiny_model(tokenizer)
+    with torch.no_grad():
+        for layer in model.model.layers:  # nothing is added to what the last token says
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.lm_head.weight.mul_(0.01)  # the other words stay possible, as of any model
+        model.model.embed_tokens.weight[list(ids)] = 0
+        for place, (token, following) in enumerate(pairwise(ids)):
+            model.model.embed_tokens.weight[token, place] = model.lm_head.weight[following, place] = 1
+    return model
 
 
 def tiny_folder(
