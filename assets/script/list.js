@@ -32,21 +32,21 @@ function entryLine(entry) {
   const line = make("li", { className: "entry" }, link);
   line.dataset.id = entry.id;
   line.append(menuButton("entry-more", `More for ${entry.title}`, () => [
-    { name: "Rename", run: () => rename(line, entry) },
+    { name: "Rename", run: () => rename(entry) },
     { name: entry.pinned ? "Unpin" : "Pin", run: () => ask("edit", { op: entry.pinned ? "unpin" : "pin", id: entry.id }) },
     { name: "Copy as Markdown", run: () => ask("download", { op: "copy", id: entry.id }) },
     { name: "Export as Markdown", run: () => ask("download", { op: "markdown", id: entry.id }) },
     { name: "Export as JSON", run: () => ask("download", { op: "json", id: entry.id }) },
     { name: "Delete", danger: true, run: () => ask("edit", { op: "delete", id: entry.id }) },
   ]));
-  link.addEventListener("dblclick", () => rename(line, entry));
+  link.addEventListener("dblclick", () => rename(entry));
   return line;
 }
 
 function drawList() {
   if (renaming) return;
   const list = $("#list"), focused = document.activeElement?.closest?.(".entry")?.dataset.id;
-  const place = list.scrollTop, parts = [];
+  const place = list.scrollTop, parts = [], opened = menu?.button.closest("#list .entry")?.dataset.id;
   let day = null, lines = null;
   for (const entry of listed.entries) {
     if (listed.query ? !lines : dayOf(entry) !== day) {
@@ -61,8 +61,10 @@ function drawList() {
   list.replaceChildren(...parts);
   list.scrollTop = place;
   markCurrent();
-  if (focused) $(`.entry[data-id="${CSS.escape(focused)}"] .entry-link`)?.focus();
+  if (opened) handMenu(lineOf(opened)?.querySelector(".entry-more"));
+  if (focused) lineOf(focused)?.querySelector(".entry-link").focus();
 }
+const lineOf = (id) => $(`#list .entry[data-id="${CSS.escape(id)}"]`);
 
 function markCurrent() {
   for (const line of $$("#list .entry")) {
@@ -73,7 +75,9 @@ function markCurrent() {
   }
 }
 
-function rename(line, entry) {
+function rename(entry) {
+  const line = lineOf(entry.id);  // the list may have been drawn anew since the menu was opened
+  if (!line) return;
   const field = make("input", { value: entry.title, className: "entry-name", label: "New title", maxLength: 200 });
   const link = line.firstElementChild;
   const end = (save) => {

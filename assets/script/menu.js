@@ -42,6 +42,12 @@ function openMenu(button, items) {
   list.firstElementChild.focus();
 }
 
+function handMenu(button) {  // its button has been drawn anew, or has gone
+  if (!button) { closeMenu(); return; }
+  menu.button = button;
+  button.setAttribute("aria-expanded", "true");
+}
+
 function menuButton(className, label, items) {
   const button = make("button", { className, label, title: label });
   button.setAttribute("aria-haspopup", "menu");

@@ -66,6 +66,7 @@ def conversations(chat: Chat, shoot: "Shoot") -> None:
         chat.page.locator(".entry-name").press("Enter")
         if chat.page.locator("#scrim").is_visible():
             chat.page.locator("#side").get_by_role("button", name="Hide the conversations").click()
+            expect(chat.page.locator("#side")).not_to_be_visible()  # it slides away, with a "New chat" of its own
     chat.tool(chat.rows.last, "retry")
     chat.wait_idle()
     chat.more(chat.rows.first, "Branch off here")

@@ -50,6 +50,30 @@ def test_a_rename_can_be_taken_back_and_survives_a_reload(chat: Chat) -> None:
     expect(chat.titles).to_have_text(["<b>Rye</b>"])
 
 
+def test_a_menu_stays_of_use_when_the_list_changes_under_it(chromium: Browser, app: RunningApp) -> None:
+    """Its line has been drawn anew: a rename of the old one would be seen by nobody, and wait for its end for ever."""
+    context = chromium.new_context(**DESKTOP)
+    with tab(chromium, app.url, context) as one:
+        start(one, "Bread", "flour and water")
+        start(one, "Paris", "two days")
+        with tab(chromium, app.url, context) as two:
+            one.entry("Bread").hover()
+            one.entry("Bread").locator(".entry-more").click()
+            two.entry_menu("Bread", "Pin")
+            expect(one.page.locator("#list h2").first).to_have_text("Pinned")
+            expect(one.entry("Bread").locator(".entry-more")).to_have_attribute("aria-expanded", "true")
+            one.page.get_by_role("menuitem", name="Rename").click()
+            expect(one.page.locator(".entry-name")).to_be_focused()
+            one.page.locator(".entry-name").fill("Rye")
+            one.page.locator(".entry-name").press("Enter")
+            expect(one.titles).to_have_text(["Rye", "Paris"])
+            expect(two.titles).to_have_text(["Rye", "Paris"])
+            one.entry("Rye").locator(".entry-more").click()
+            two.entry_menu("Rye", "Delete")
+            expect(one.page.locator(".menu")).to_have_count(0)
+    context.close()
+
+
 def test_a_pinned_one_stays_on_top(chat: Chat) -> None:
     start(chat, "Bread", "flour and water")
     start(chat, "Paris", "two days")
