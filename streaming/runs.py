@@ -36,6 +36,7 @@ class View:
     thought_s: float
     finished: Finished | None
     error: StreamingError | None
+    stopped: bool = False  # somebody asked for it; without, the engine was closed under it
 
     @property
     def ended(self) -> bool:
@@ -73,6 +74,7 @@ class Run:
         self._thinking_since: float | None = None
         self._thought_s = thought_s
         self._outcome: Finished | StreamingError | None = None
+        self._stopped = False
 
     def start(self) -> None:
         """Begin to listen; events that have come meanwhile are noted first."""
@@ -80,6 +82,8 @@ class Run:
 
     def stop(self) -> None:
         """End the run, from any thread. What has been said is kept; the end follows when the model has stopped."""
+        with self._lock:
+            self._stopped = True
         self._generation.cancel()
 
     def view(self) -> View:
@@ -185,4 +189,5 @@ class Run:
             thought_s=thinking,
             finished=self._outcome if isinstance(self._outcome, Finished) else None,
             error=self._outcome if isinstance(self._outcome, StreamingError) else None,
+            stopped=self._stopped,
         )

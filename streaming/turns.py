@@ -68,7 +68,8 @@ def state_of(view: View) -> AnswerState:
         return "running"
     if view.finished is None:
         return "failed"
-    states: dict[str, AnswerState] = {"stop": "complete", "length": "cut", "cancelled": "stopped"}
+    cancelled: AnswerState = "stopped" if view.stopped else "interrupted"
+    states: dict[str, AnswerState] = {"stop": "complete", "length": "cut", "cancelled": cancelled}
     return states[view.finished.reason]
 
 

@@ -131,6 +131,18 @@ def test_a_stop_keeps_what_was_thought_and_said_and_says_so(tmp_path: Path) -> N
         assert {answer.state for answer in answers} == {"stopped"}
 
 
+def test_an_engine_that_is_closed_stops_nothing_in_the_readers_name(tmp_path: Path) -> None:
+    """The app closes it when it ends, which cancels what is being written: nobody has asked for that."""
+    engine = Puppet()
+    with started(tmp_path, engine) as chats:
+        chat = chats.send("ann", "", "a", Settings()).conversation_id
+        engine.say("half")
+        engine.generations[-1].cancel()
+    with started(tmp_path, engine) as chats:
+        answer = chats.snapshot("ann", chat).nodes[-1]
+        assert (answer.state, answer.message.content, answer.can_go_on) == ("interrupted", "half", True)
+
+
 def test_an_answer_that_is_interrupted_is_said_to_be_and_can_go_on(tmp_path: Path) -> None:
     engine = Puppet()
     with started(tmp_path, engine) as chats:

@@ -19,10 +19,11 @@ let place = null;  // the conversation whose draft is in the box
 function arrive() {
   const now = page().conversation;
   if (now === undefined) return;
+  if (place !== null) keep(`sent:${place}`, "");  // the server has said what came of it
   if (now !== addressed()) history[going && place !== null ? "pushState" : "replaceState"](null, "", address(now));
   document.title = page().title ? `${page().title} · Streaming` : "Streaming";
   if (now !== place) {
-    if (place === null) { if (!box().value) fill(recall(`draft:${now}`)); }
+    if (place === null) { if (!box().value && !hasCome(now)) fill(recall(`draft:${now}`)); }
     else if (going) fill(recall(`draft:${now}`));
     else keep(`draft:${place}`, "");  // a new chat has got its name: what is in the box belongs to it
     closeMenu();
@@ -33,6 +34,22 @@ function arrive() {
   }
   going = false;
 }
+
+// A text that is sent stays in the box until the server has it. If the page is torn away in between, it may have come.
+function keepSent() {
+  if (place !== null && box().value.trim()) keep(`sent:${place}`, JSON.stringify([rows().length, box().value]));
+}
+function hasCome(now) {
+  const [before, text] = JSON.parse(recall(`sent:${now}`) || "[]");
+  const last = page().question || (rows().length > before && rows().findLast((row) => row.kind === "user")?.text);
+  const come = Boolean(text) && last === text;
+  if (come) keep(`draft:${now}`, "");
+  return come;
+}
+document.addEventListener("click", (event) => { if (event.target.closest?.("#send")) keepSent(); }, true);
+document.addEventListener("keydown", (event) => {
+  if (event.target === box() && event.key === "Enter" && !event.shiftKey && !event.isComposing && !busy()) keepSent();
+}, true);
 
 function fill(text) {
   box().value = text;

@@ -21,7 +21,7 @@ LATEX: list[dict[str, str | bool]] = [
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
 ]
-SCRIPTS = ("base", "menu", "turns", "reader", "list", "address", "transfer", "keys", "page")
+SCRIPTS = ("base", "menu", "turns", "reader", "list", "address", "presence", "transfer", "keys", "page")
 EXAMPLES = (
     ("Explain", "Why is the sky blue? Explain it to a curious ten-year-old."),
     ("Write", "Write a short poem about the sea at night."),

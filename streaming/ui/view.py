@@ -56,6 +56,7 @@ def script_value(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "conversation": snapshot.conversation_id,
         "title": snapshot.title,
+        "question": asked.message.content if asked else "",
         "asked": _files(asked) if asked else [],
         "rows": tools(settled, snapshot.versions, last=snapshot.run is None),
     }

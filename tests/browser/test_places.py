@@ -1,14 +1,12 @@
 """Links, Back and Forward, drafts, and a server that ends while tabs are open: nothing is lost on the way."""
 
 import re
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.chat import DESKTOP, Chat, tab, verbatim
-from tests.browser.server import RunningApp, free_port, running_app
+from tests.browser.server import RunningApp
 
 pytestmark = pytest.mark.browser
 
@@ -124,28 +122,3 @@ def test_keys_lead_through_the_conversations(chat: Chat) -> None:
     chat.box.press("Control+Shift+O")
     expect(chat.page.locator("#greeting")).to_be_visible()
     expect(chat.box).to_be_focused()
-
-
-def test_a_restart_with_the_tab_open_leaves_the_chat_as_it_was(chromium: Browser, tmp_path: Path) -> None:
-    """Reported of textgen (5136, 5837): after a restart the open tab had lost its chat, or overwrote it."""
-    settings = {"port": free_port(), "data_dir": tmp_path / "data"}
-    with ExitStack() as before, ExitStack() as after:
-        app = before.enter_context(running_app(tmp_path, **settings))
-        with tab(chromium, app.url) as chat, tab(chromium, app.url) as stranger:
-            first = chat.start("before")
-            chat.start("another")
-            chat.box.fill("typed while it was away")
-            before.close()
-            with chat.page.expect_event("load", timeout=60_000):  # the page notices by itself
-                after.enter_context(running_app(tmp_path, **settings))
-            chat.ready()
-            expect(chat.rows.last).to_contain_text("another")
-            expect(chat.box).to_have_value("typed while it was away")
-            chat.ask(verbatim("after"))
-            assert chat.texts()[1::2] == ["another", "after"]
-            expect(chat.titles).to_have_count(2)
-            chat.page.locator(f"#list .entry[data-id='{first}'] a").click()
-            expect(chat.rows.last).to_contain_text("before")
-            stranger.page.goto(f"{app.url}/?c={first}")
-            expect(stranger.problem).to_contain_text("not yours")
-            assert stranger.titles.count() == 0

@@ -1,4 +1,4 @@
-"""Reloads and stops at random moments, in the browser: nothing may be lost, doubled or left hanging.
+"""Reloads, dropped connections and stops at random moments, in the browser: nothing is lost, doubled or left hanging.
 
 A tenth of each runs always; `-m soak` runs them at full size. The seed is printed; TEST_SEED repeats one.
 """
@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.chat import tab
 from tests.browser.conftest import ServeApp
+from tests.browser.wire import wire
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1_800)]
 
@@ -41,8 +42,34 @@ def test_reloads_at_random_moments(chromium: Browser, serve_app: ServeApp, chanc
             chat.wait_idle()
             assert chat.texts()[1::2] == expected
             if len(expected) == 10:  # a conversation of its own for the next ten
-                chat.page.get_by_role("button", name="New chat", exact=True).first.click()
-                expect(chat.page.locator("#greeting")).to_be_visible()
+                chat.new()
+                expected.clear()
+
+
+@pytest.mark.parametrize("times", SIZES)
+def test_dropped_connections_at_random_moments(
+    chromium: Browser, serve_app: ServeApp, chance: random.Random, times: int
+) -> None:
+    """The answer goes on without a viewer, and the page finds it again by itself."""
+    app = serve_app()
+    with wire(app.url) as network, tab(chromium, network.url) as chat:
+        expected: list[str] = []
+        for number in range(times):
+            text = " ".join(f"{number}.{word}" for word in range(30))
+            chat.send(f"/wait 0.3\n/pace 40\n/text\n{text}")
+            expect(chat.box).to_have_value("")
+            chat.page.wait_for_timeout(chance.uniform(0, 1_300))
+            with chat.page.expect_event("load", timeout=60_000):
+                network.cut()
+                chat.page.wait_for_timeout(chance.uniform(0, 1_000))
+                network.mend()
+            chat.ready()
+            expected.append(text)
+            expect(chat.rows).to_have_count(2 * len(expected))
+            chat.wait_idle()
+            assert chat.texts()[1::2] == expected
+            if len(expected) == 10:
+                chat.new()
                 expected.clear()
 
 
@@ -60,5 +87,4 @@ def test_stops_at_random_moments(chromium: Browser, serve_app: ServeApp, chance:
             chat.ask(f"/pace 500\n/text\nanswer {number}")
             assert chat.texts()[-1] == f"answer {number}"
             assert chat.page.request.get(f"{app.url}/health").json()["running"] == 0
-            chat.page.get_by_role("button", name="New chat", exact=True).first.click()
-            expect(chat.page.locator("#greeting")).to_be_visible()
+            chat.new()

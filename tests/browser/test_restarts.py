@@ -1,0 +1,164 @@
+"""The app ends and comes back, or the network breaks, while tabs are open: each finds its own again, whole."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.chat import DESKTOP, Chat, tab, verbatim
+from tests.browser.server import RunningApp, free_port, running_app
+from tests.browser.wire import wire
+
+pytestmark = pytest.mark.browser
+
+
+class House:
+    """The app on one port and one disk, which ends and starts again as often as one likes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self._running = ExitStack()
+        self.app = self._start()
+
+    def _start(self) -> RunningApp:
+        self.app = self._running.enter_context(
+            running_app(self._folder, port=self._port, data_dir=self._folder / "data")
+        )
+        return self.app
+
+    def end(self) -> None:
+        self._running.close()
+
+    def kill(self) -> None:
+        self.app.process.send_signal(signal.SIGKILL)
+        self.app.process.wait()
+        self.end()
+
+    def back(self, *chats: Chat) -> None:
+        """Start it again, and wait until these tabs have noticed by themselves."""
+        with ExitStack() as loads:
+            for chat in chats:
+                loads.enter_context(chat.page.expect_event("load", timeout=60_000))
+            self._start()
+        for chat in chats:
+            chat.ready()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path)
+    yield made
+    made.end()
+
+
+def test_a_restart_with_the_tab_open_leaves_the_chat_as_it_was(chromium: Browser, house: House) -> None:
+    """Reported of textgen (5136, 5837): after a restart the open tab had lost its chat, or overwrote it."""
+    with tab(chromium, house.app.url) as chat:
+        first = chat.start("before")
+        chat.start("another")
+        chat.box.fill("typed while it was away")
+        house.end()
+        house.back(chat)
+        expect(chat.rows.last).to_contain_text("another")
+        expect(chat.box).to_have_value("typed while it was away")
+        chat.ask(verbatim("after"))
+        assert chat.texts()[1::2] == ["another", "after"]
+        expect(chat.titles).to_have_count(2)
+        chat.page.locator(f"#list .entry[data-id='{first}'] a").click()
+        expect(chat.rows.last).to_contain_text("before")
+
+
+@pytest.mark.parametrize("cut", [House.end, House.kill], ids=["restart", "kill -9"])
+def test_an_answer_that_the_end_of_the_app_cut_goes_on(
+    chromium: Browser, house: House, cut: Callable[[House], None]
+) -> None:
+    """What had been on the screen a second before is there, is said to be unfinished, and Continue finishes it."""
+    text = " ".join(f"word{number}" for number in range(150))
+    with tab(chromium, house.app.url) as chat:
+        chat.start("before")
+        chat.send(verbatim(text, pace=30))
+        chat.wait_live("word20")
+        seen = chat.raw()[-1]
+        chat.page.wait_for_timeout(1_000)
+        cut(house)
+        house.back(chat)
+        expect(chat.rows).to_have_count(4)
+        left = chat.texts()[-1]
+        assert left.startswith(seen)
+        assert text.startswith(left)
+        assert left != text
+        expect(chat.notes.last).to_contain_text("Interrupted")
+        chat.page.get_by_role("button", name="Continue").click()
+        expect(chat.rows.last).to_contain_text("word149", timeout=60_000)
+        chat.wait_idle()
+        expect(chat.rows).to_have_count(4)
+        assert chat.texts()[1::2] == ["before", text]
+        expect(chat.notes).to_have_count(0)
+
+
+def test_two_tabs_that_a_restart_found_open_overwrite_nothing(chromium: Browser, house: House) -> None:
+    context = chromium.new_context(**DESKTOP)
+    with tab(chromium, house.app.url, context) as one:
+        one.start("first")
+        with tab(chromium, one.page.url, context) as two:
+            expect(two.rows).to_have_count(2)
+            house.end()
+            house.back(one, two)
+            two.ask(verbatim("from the second tab"))
+            one.ask(verbatim("from the first tab"))  # it had not seen the second one's: a version beside it
+            assert one.texts()[1::2] == ["first", "from the first tab"]
+            expect(one.rows.nth(2).locator(".versions")).to_contain_text("2/2")
+            house.end()
+            house.back(one, two)
+            for chat in (one, two):
+                expect(chat.rows.last).to_contain_text("from the first tab")
+                assert chat.texts()[1::2] == ["first", "from the first tab"]
+            one.rows.nth(2).get_by_role("button", name="Earlier version").click()
+            expect(one.rows.last).to_contain_text("from the second tab")
+    context.close()
+
+
+def test_two_browsers_that_a_restart_found_open_stay_apart(chromium: Browser, house: House) -> None:
+    with tab(chromium, house.app.url) as ann, tab(chromium, house.app.url) as bob:
+        riddle = ann.start("Ann's riddle")
+        bob.start("Bob's joke")
+        house.end()
+        house.back(ann, bob)
+        expect(ann.rows.last).to_contain_text("Ann's riddle")
+        expect(bob.rows.last).to_contain_text("Bob's joke")
+        expect(ann.titles).to_have_count(1)
+        expect(bob.titles).to_have_count(1)
+        assert "riddle" not in bob.page.content()
+        bob.page.goto(f"{house.app.url}/?c={riddle}")
+        expect(bob.problem).to_contain_text("not yours")
+        assert bob.rows.count() == 0
+
+
+def test_what_is_sent_as_the_network_breaks_is_there_once(chromium: Browser, app: RunningApp) -> None:
+    """Before anybody has said that it has come: it is in the box still, or it is in the history."""
+    with wire(app.url) as network, tab(chromium, network.url) as chat:
+        chat.start("before")
+        for number in range(3):
+            text = f"/pace 500\n/text\nanswer {number}"
+            before = chat.rows.count()
+            with chat.page.expect_event("load", timeout=60_000):
+                if number == 0:
+                    network.cut()
+                chat.send(text)
+                if number:
+                    chat.page.wait_for_timeout(30 * (number - 1))
+                    network.cut()
+                chat.page.wait_for_timeout(300)
+                network.mend()
+            chat.ready()
+            chat.wait_idle()
+            if chat.box.input_value():
+                assert (chat.box.input_value(), chat.rows.count()) == (text, before)
+                chat.box.press("Enter")
+            expect(chat.rows).to_have_count(before + 2)
+            chat.wait_idle()
+            assert chat.texts()[-1] == f"answer {number}"
