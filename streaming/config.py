@@ -172,7 +172,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _from_space(environ: Mapping[str, str]) -> dict[str, Any]:
     """A Space is public by nature, listens where its container tells Gradio to, and has or has not a lasting disk."""
-    if not environ.get("SPACE_ID"):
+    if not on_space(environ):
         return {}
     given: dict[str, Any] = {"public": True, "host": environ.get("GRADIO_SERVER_NAME") or "0.0.0.0"}
     if SPACE_DISK.is_dir() and os.access(SPACE_DISK, os.W_OK):
@@ -249,3 +249,12 @@ def is_loopback(host: str) -> bool:
 def on_zero_gpu(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this is a Space that gets a GPU only for as long as an answer takes."""
     return environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
+
+
+def on_space(environ: Mapping[str, str] = os.environ) -> bool:
+    return bool(environ.get("SPACE_ID"))
+
+
+def offers_hub_login(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is a Space whose front matter has `hf_oauth: true`."""
+    return on_space(environ) and bool(environ.get("OAUTH_CLIENT_ID"))

@@ -1,6 +1,7 @@
 """The page's handlers, called as Gradio calls them, by browsers that behave and by clients that do not."""
 
 import asyncio
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,21 @@ from streaming.ui.followers import Followers
 from streaming.ui.session import Session
 from streaming.ui.settings import SAMPLING_FIELDS
 from streaming.ui.side import SideList
+from streaming.ui.visitors import Visitor
 from tests.puppet import Puppet
 
 DRAWER = ("", *[""] * len(SAMPLING_FIELDS), "", True, "Plain")
 
 
-def tab(name: str = "tab", username: str | None = None, link: str | None = None) -> Any:
-    """A request from a browser's tab; `link` is the conversation in its address bar."""
-    return SimpleNamespace(session_hash=name, username=username, query_params={"c": link} if link else {})
+def tab(
+    name: str = "tab", username: str | None = None, link: str | None = None, signed: dict[str, Any] | None = None
+) -> Any:
+    """A request from a browser's tab; `link` is the conversation in its address bar, `signed` what the Hub's login has
+    put into the session."""
+    inner = SimpleNamespace(scope={"session": {"oauth_info": signed}} if signed else {})
+    return SimpleNamespace(
+        session_hash=name, username=username, query_params={"c": link} if link else {}, request=inner
+    )
 
 
 @pytest.fixture
@@ -55,6 +63,25 @@ def shown(session: Session, asked: Any, kept: Any, request: Any) -> dict[str, An
 
 def sent(session: Session, text: Any, kept: dict[str, str], request: Any, files: Any = None) -> dict[str, Any]:
     return asyncio.run(session.send(text, files, kept, DRAWER, request))
+
+
+def test_a_login_at_the_hub_is_somebody_else_than_the_browser_until_it_expires(
+    session: Session, engine: Puppet
+) -> None:
+    signed = {"userinfo": {"sub": "0123456789abcdef0123", "preferred_username": "ann"}, "expires_at": time.time() + 60}
+    kept = sent(session, "as a browser", opened(session, tab()), tab())["browser"]
+    engine.answer("yes")
+    with_login = load(session, kept, tab(signed=signed))
+    assert with_login["history"] == []
+    assert with_login["browser"]["owner"] == kept["owner"], "for after the login"
+    anns = sent(session, "as ann", with_login["browser"], tab(signed=signed))["browser"]
+    engine.answer("yes")
+    for late in (signed | {"expires_at": time.time() - 1}, {"userinfo": signed["userinfo"]}, {"userinfo": {}}):
+        assert load(session, anns, tab(signed=late))["history"] == []
+    forged = {"owner": "hub:0123456789abcdef0123", "conversation": anns["conversation"], "seen": ""}
+    assert load(session, forged, tab())["history"] == []
+    assert load(session, forged, tab(signed=signed))["history"] != []
+    assert load(session, kept, tab())["history"] != []
 
 
 def test_a_message_goes_its_way(session: Session, engine: Puppet) -> None:
@@ -124,7 +151,7 @@ def test_a_browser_that_brings_nothing_usable_is_a_new_visitor(session: Session,
 def test_nobody_becomes_a_user_by_saying_so(session: Session) -> None:
     forged = load(session, {"owner": "user:somebody-else"}, tab())["browser"]["owner"]
     assert not forged.startswith("user:")
-    assert load(session, {"owner": "x" * 20}, tab(username="ann"))["browser"]["owner"] == "user:ann"
+    assert Visitor.of({"owner": "x" * 20}, tab(username="ann")).owner == "user:ann"
 
 
 def test_somebody_elses_conversation_is_not_shown(session: Session, engine: Puppet) -> None:

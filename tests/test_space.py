@@ -74,6 +74,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "GRADIO_SERVER_PORT": str(port),
         "GRADIO_ANALYTICS_ENABLED": "False",
         "STREAMING_ENGINE": "scripted",
+        "XDG_DATA_HOME": str(log.parent),  # an empty home
     }
     with (
         log.open("wb") as output,
@@ -107,7 +108,10 @@ def test_it_comes_up_by_its_environment_alone(space: str) -> None:
     page = httpx.get(space, headers={"Host": "owner-streaming.hf.space"})
     assert page.status_code == 200
     assert "gradio" in page.text
-    assert "frame-ancestors" not in page.headers["Content-Security-Policy"], "the Hub shows it within its own page"
+    policy = page.headers["Content-Security-Policy"]
+    assert "frame-ancestors" not in policy, "the Hub shows it within its own page"
+    assert "connect-src 'self' https://huggingface.co;" in policy, "Gradio's page asks there how the Space is"
+    assert "Sign in with" not in page.text, "the front matter has to ask for it"
 
 
 def test_it_has_no_api_without_a_key(space: str) -> None:

@@ -18,16 +18,20 @@ POLICY = (
 )
 
 
+HUB = "https://huggingface.co"
+
+
 class SafeHeaders:
     """Adds to every response what keeps model text harmless and event streams unbuffered by proxies.
 
     `framed`: whether other sites may show the page within theirs, as the Hub does a Space. A page that is somebody's
-    own must not lie unseen under a stranger's buttons.
+    own must not lie unseen under a stranger's buttons. `of_space`: Gradio's page asks the Hub how its Space is.
     """
 
-    def __init__(self, app: ASGIApp, *, framed: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, framed: bool = False, of_space: bool = False) -> None:
         self._app = app
-        self._policy = POLICY if framed else f"{POLICY}; frame-ancestors 'self'"
+        policy = POLICY.replace("connect-src 'self'", f"connect-src 'self' {HUB}") if of_space else POLICY
+        self._policy = policy if framed else f"{policy}; frame-ancestors 'self'"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:

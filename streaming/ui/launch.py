@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 
 from streaming.api import Access, CrossOrigin, MeteredEngine, Metrics, SafeHeaders, routes
 from streaming.chats import Chats
-from streaming.config import Config, on_zero_gpu
+from streaming.config import Config, offers_hub_login, on_space, on_zero_gpu
 from streaming.engines import Engine, open_engine
 from streaming.errors import ConfigError
 from streaming.passwords import PasswordFile
@@ -76,7 +76,7 @@ class App:
             auth=passwords.verify if passwords else None,
             app_kwargs={
                 "routes": routes(self.engine, access=Access.of(self.config), metrics=self.metrics),
-                "middleware": [Middleware(SafeHeaders, framed=self.config.public)],
+                "middleware": [Middleware(SafeHeaders, framed=self.config.public, of_space=on_space())],
                 "lifespan": self._around_gradio,
             },
             favicon_path=FAVICON,
@@ -114,7 +114,8 @@ def build_app(config: Config) -> App:
     store = Store(config.history_dir) if config.history_dir is not None else None
     chats = Chats(engine, store, most_runs=config.max_runs_per_user)
     secret = store.secret("browser") if store is not None else None
-    return App(config, engine, build_page(chats, engine, secret=secret), metrics, store)
+    page = build_page(chats, engine, secret=secret, hub_login=offers_hub_login())
+    return App(config, engine, page, metrics, store)
 
 
 def serve(config: Config) -> None:

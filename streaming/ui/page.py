@@ -30,15 +30,17 @@ EXAMPLES = (
 )
 
 
-def build_page(chats: Chats, engine: Engine, *, secret: str | None = None) -> gr.Blocks:
+def build_page(chats: Chats, engine: Engine, *, secret: str | None = None, hub_login: bool = False) -> gr.Blocks:
     """Lay out the page and wire it to `chats`. launch.py serves it. What the browser keeps can be read with the
-    `secret`; without one it is readable until the process ends."""
+    `secret`; without one it is readable until the process ends. With `hub_login` a visitor may sign in at the Hub."""
     model = title(engine.status().model)
     page = gr.Blocks(title="Streaming", analytics_enabled=False, fill_width=True)
     with page:
         gr.HTML(assets.read("side.html"), elem_id="side-place", js_on_load=None, apply_default_css=False)
         gr.HTML(assets.fill("header.html", model=model), elem_id="header", js_on_load=None)
         gr.HTML(assets.read("help.html"), elem_id="help", js_on_load=None)
+        if hub_login:
+            gr.LoginButton("Sign in with Hugging Face", "Sign out {}", size="sm", elem_id="login")
         feed, notes = _script("feed"), _script("notes")
         take_in = gr.UploadButton("Import", elem_id="import", file_types=[".json"])
         tools = _script(*SCRIPTS, elem_id="tools")
