@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from streaming.detokenizer import Detokenizer
-from streaming.events import Delta, Kind, ReasoningDelta, Tentative, TextDelta
+from streaming.events import Delta, Kind, ReasoningDelta, Tentative, TextDelta, deltas_of
 from streaming.reasoning import Part, ReasoningParser
 from streaming.stops import StopMatcher
 
@@ -49,6 +49,7 @@ class Assembler:
         The first `guessed` of the ids are counted as accepted.
         """
         parts: list[Part] = []
+        by_guesses = 0
         for place, token_id in enumerate([ids] if isinstance(ids, int) else ids):
             if self.stopped is not None:
                 break
@@ -56,13 +57,15 @@ class Assembler:
             self.accepted += place < guessed
             if text := self._stops.add(self._detokenizer.add(token_id)):
                 parts += self._reasoning.add(text)
-        return self._deltas(parts)
+            if place < guessed:
+                by_guesses = len(parts)
+        return deltas_of(parts, self.tokens, self.accepted, by_guesses)
 
     def finish(self) -> list[Delta]:
         """Everything that was withheld: half a character, half a stop, half a tag."""
         rest = "" if self.stopped is not None else self._stops.add(self._detokenizer.finish())
         rest += self._stops.finish()
-        return self._deltas(self._reasoning.add(rest) + self._reasoning.finish())
+        return deltas_of(self._reasoning.add(rest) + self._reasoning.finish(), self.tokens, self.accepted)
 
     def preview(self, ids: list[int]) -> Tentative:
         """What would be added if the answer ended with these ids, which are not read: half stops and half characters
@@ -80,15 +83,3 @@ class Assembler:
         made._stops = self._stops.fork()
         made._reasoning = self._reasoning.fork()
         return made
-
-    def _deltas(self, parts: list[Part]) -> list[Delta]:
-        merged: list[Part] = []
-        for kind, text in parts:
-            if merged and merged[-1][0] == kind:
-                merged[-1] = (kind, merged[-1][1] + text)
-            else:
-                merged.append((kind, text))
-        return [
-            (ReasoningDelta if kind == "reasoning" else TextDelta)(text, self.tokens, self.accepted)
-            for kind, text in merged
-        ]

@@ -294,6 +294,7 @@ class Chats:
                     lambda view: self._end(conversation, turn, answer_id, view),
                     said=turn.said,
                     thought_s=turn.unfinished.thought_s if turn.unfinished is not None else 0.0,
+                    guessed=turn.unfinished.guessed if turn.unfinished is not None else (),
                 )
                 self._writing[conversation.id] = _Writing(owner, turn, answer_id, run)
                 self._library.keep(conversation)

@@ -12,7 +12,7 @@ from typing import Literal, Self
 
 from streaming.attachments import Attachment, with_attachments
 from streaming.errors import InvalidRequest, NotFound
-from streaming.events import Finished
+from streaming.events import Finished, Span
 from streaming.messages import Message, Sampling, is_unicode
 
 AnswerState = Literal["complete", "running", "stopped", "cut", "failed", "interrupted"]
@@ -32,7 +32,8 @@ class Node:
     """One message at its place in the tree. From `state` on the fields are those of an answer, up to `model`.
 
     `state` "cut" means that the token limit ended it, "interrupted" that the app ended while it was written.
-    `thought_s` are the seconds spent on reasoning, `model` is which one answered (none: a person wrote it).
+    `thought_s` are the seconds spent on reasoning, `model` is which one answered (none: a person wrote it). `guessed`
+    is where in reasoning and content, joined, accepted guesses have brought the text.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Node:
     finished: Finished | None = None
     model: str = ""
     attachments: tuple[Attachment, ...] = ()
+    guessed: tuple[Span, ...] = ()
 
     @property
     def can_go_on(self) -> bool:
@@ -233,11 +235,18 @@ class Conversation:
         *,
         error: str = "",
         thought_s: float = 0.0,
+        guessed: tuple[Span, ...] = (),
         finished: Finished | None = None,
     ) -> None:
         """Put down what became of an answer. It keeps its place, wherever the reader has gone meanwhile."""
         self._nodes[answer_id] = replace(
-            self.node(answer_id), message=message, state=state, error=error, thought_s=thought_s, finished=finished
+            self.node(answer_id),
+            message=message,
+            state=state,
+            error=error,
+            thought_s=thought_s,
+            guessed=guessed,
+            finished=finished,
         )
 
     def rename(self, title: str) -> None:

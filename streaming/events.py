@@ -5,11 +5,14 @@ StreamingError. The deltas alone are the answer.
 Positions count from 1, durations are seconds, everything else counts tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Kind = Literal["reasoning", "text"]  # of what a model writes: what it thinks first, and what it answers
+Span = tuple[int, int]  # of a text: from which character on, and up to which
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,23 @@ class Prefill:
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """More of the answer. `tokens` counts all completion tokens up to here, those of the reasoning included, and
-    `accepted` those of them that had been guessed: what one step has made is one delta, or two where a thought ends."""
+    `accepted` those of them that had been guessed: what one step has made is one delta, or two where a thought ends.
+    Its first `guessed` characters are what the guesses brought, the others what the model added."""
 
     text: str
     tokens: int = field(default=0, compare=False)
     accepted: int = field(default=0, compare=False)
+    guessed: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what the model thinks before it answers. `tokens` and `accepted` as in TextDelta."""
+    """More of what the model thinks before it answers. The rest as in TextDelta."""
 
     text: str
     tokens: int = field(default=0, compare=False)
     accepted: int = field(default=0, compare=False)
+    guessed: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +100,14 @@ class Finished:
 
 Delta = TextDelta | ReasoningDelta
 Event = Queued | Prefill | TextDelta | ReasoningDelta | Tentative | Finished
+
+
+def deltas_of(parts: Sequence[tuple[Kind, str]], tokens: int, accepted: int, by_guesses: int = 0) -> list[Delta]:
+    """The parts as deltas, adjacent ones of a kind merged. Guesses have brought the first `by_guesses` parts."""
+    deltas: list[Delta] = []
+    for kind, adjacent in groupby(enumerate(parts), key=lambda numbered: numbered[1][0]):
+        texts = [(text, place < by_guesses) for place, (_, text) in adjacent]
+        guessed = sum(len(text) for text, is_guessed in texts if is_guessed)
+        delta = ReasoningDelta if kind == "reasoning" else TextDelta
+        deltas.append(delta("".join(text for text, _ in texts), tokens, accepted, guessed))
+    return deltas

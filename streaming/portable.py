@@ -16,7 +16,7 @@ from streaming import openwebui
 from streaming.attachments import Attachment, with_attachments
 from streaming.conversation import AnswerState, Conversation, Node, Settings, clean_title, new_id
 from streaming.errors import InvalidRequest
-from streaming.events import Finished
+from streaming.events import Finished, Span
 from streaming.messages import Message, Sampling, is_unicode
 
 FORMAT, VERSION = "streaming-conversations", 1
@@ -54,6 +54,7 @@ class _MessageForm(_Form):
     error: str = ""
     thought_s: _Seconds = 0.0
     finished: Finished | None = None
+    guessed: list[tuple[_Place, _Place]] = []
 
 
 class _ConversationForm(_Form):
@@ -103,6 +104,7 @@ def _form(conversation: Conversation) -> _ConversationForm:
                 error=_whole(node.error),
                 thought_s=node.thought_s,
                 finished=node.finished,
+                guessed=list(node.guessed),
             )
             for node in conversation.nodes
         ],
@@ -227,7 +229,15 @@ def _node(form: _MessageForm, ids: list[str], place: int) -> Node:
         form.finished,
         form.model,
         tuple(form.attachments),
+        _guessed(form),
     )
+
+
+def _guessed(form: _MessageForm) -> tuple[Span, ...]:
+    edges = [edge for span in form.guessed for edge in span]
+    if edges != sorted(edges) or edges[-1:] > [len(form.reasoning) + len(form.content)]:
+        raise InvalidRequest("what was guessed is not said in order, or is not part of the text")
+    return tuple(form.guessed)
 
 
 def _at(place: int | None, ids: list[str], end: int) -> str | None:

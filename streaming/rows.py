@@ -51,6 +51,7 @@ def node_row(node: Node) -> Row:
         "finished": _json(asdict(node.finished)) if node.finished is not None else None,
         "model": _text(node.model),
         "attachments": _json([asdict(attachment) for attachment in node.attachments]),
+        "guessed": _json(node.guessed),
     }
 
 
@@ -90,6 +91,7 @@ def read_node(row: Mapping[str, Any]) -> Node:
         finished=_finished(json.loads(row["finished"])) if row["finished"] is not None else None,
         model=row["model"],
         attachments=tuple(Attachment(**_known(Attachment, raw)) for raw in json.loads(row["attachments"])),
+        guessed=tuple((start, end) for start, end in json.loads(row["guessed"])),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from streaming.engines.base import Generation, Item
 from streaming.errors import StreamingError
-from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta
+from streaming.events import Delta, Event, Finished, Prefill, Queued, ReasoningDelta, Span, Tentative, TextDelta
 from streaming.messages import Message
 from streaming.waiters import Waiters, wake
 
@@ -21,12 +21,14 @@ Phase = Literal["queued", "prefill", "thinking", "answering", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A run as it stands after `position` events. Durations are seconds; rates are tokens per second."""
+    """A run as it stands after `position` events. Durations are seconds; rates are tokens per second. `guessed` is
+    where in reasoning and text, joined, accepted guesses have brought it."""
 
     position: int
     phase: Phase
     text: str
     reasoning: str
+    guessed: tuple[Span, ...]
     tentative: Tentative  # what may still change
     queued: Queued | None
     prefill: Prefill | None
@@ -45,8 +47,8 @@ class View:
 
 class Run:
     """The record of one answer, from `start()` on. `on_end` is called once, with the last view, in the engine's
-    thread, before any viewer sees the end. What goes on has `said` something before, and `thought_s` long; its viewers
-    see all of it."""
+    thread, before any viewer sees the end. What goes on has `said` something before, thought `thought_s` long, and was
+    partly `guessed`; its viewers see all of it."""
 
     def __init__(
         self,
@@ -55,12 +57,15 @@ class Run:
         *,
         said: Message | None = None,
         thought_s: float = 0.0,
+        guessed: tuple[Span, ...] = (),
     ) -> None:
         self._generation = generation
         self._on_end = on_end
         self._lock = threading.Lock()
         self._reasoning = [said.reasoning] if said is not None and said.reasoning else []
         self._text = [said.content] if said is not None and said.content else []
+        self._length = sum(map(len, self._reasoning + self._text))
+        self._guessed = list(guessed)
         self._record: list[Item] = [*map(ReasoningDelta, self._reasoning), *map(TextDelta, self._text)]
         self._waiters = Waiters()
         self._phase: Phase = "queued"
@@ -146,16 +151,14 @@ class Run:
                 self._tentative = item
             case ReasoningDelta():
                 self._phase = "thinking"
-                self._tentative = Tentative()
                 self._reasoning.append(item.text)
                 self._thinking_since = self._thinking_since or now
-                self._count(item.tokens, now)
+                self._count(item, now)
             case TextDelta():
                 self._close_thought(now)
                 self._phase = "answering"
-                self._tentative = Tentative()
                 self._text.append(item.text)
-                self._count(item.tokens, now)
+                self._count(item, now)
             case _:
                 self._tentative = Tentative()
                 self._close_thought(now)
@@ -166,10 +169,14 @@ class Run:
             self._thought_s += now - self._thinking_since
             self._thinking_since = None
 
-    def _count(self, tokens: int, now: float) -> None:
+    def _count(self, delta: Delta, now: float) -> None:
+        self._tentative = Tentative()
         if self._first_at is None:
-            self._first_at, self._first_tokens = now, tokens
-        self._tokens, self._last_at = tokens, now
+            self._first_at, self._first_tokens = now, delta.tokens
+        self._tokens, self._last_at = delta.tokens, now
+        if delta.guessed:
+            self._guessed.append((self._length, self._length + delta.guessed))
+        self._length += len(delta.text)
 
     def _view(self) -> View:
         since = self._thinking_since
@@ -180,6 +187,7 @@ class Run:
             phase=self._phase,
             text="".join(self._text),
             reasoning="".join(self._reasoning),
+            guessed=tuple(self._guessed),
             tentative=self._tentative,
             queued=self._queued,
             prefill=self._prefill,

@@ -85,7 +85,11 @@ def _search_apart(connection: sqlite3.Connection) -> None:
         )
 
 
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables, _search, _attachments, _search_apart)
+def _guessed(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE messages ADD COLUMN guessed TEXT NOT NULL DEFAULT '[]'")
+
+
+STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables, _search, _attachments, _search_apart, _guessed)
 
 
 def version(connection: sqlite3.Connection) -> int:

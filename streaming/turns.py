@@ -58,6 +58,7 @@ class Turn:
             state_of(view),
             error=str(view.error) if view.error else "",
             thought_s=view.thought_s,
+            guessed=view.guessed,
             finished=_both(earlier, finished) if earlier is not None and finished is not None else finished,
         )
 

@@ -1,5 +1,6 @@
 """Ids in, events out: the invariant that everything else relies on."""
 
+from itertools import cycle
 from random import Random
 
 import pytest
@@ -106,6 +107,33 @@ def test_guesses_are_counted_up_to_the_stop() -> None:
     accepted = [delta.accepted for delta in assembler.add(ids[:2], guessed=1) + assembler.add(ids[2:], guessed=2)]
     assert accepted == [1, 3]
     assert (assembler.tokens, assembler.accepted) == (4, 3)
+
+
+@given(
+    kind=st.sampled_from(list(KINDS)),
+    words=st.lists(st.sampled_from(WORDS), max_size=8),
+    stops=st.lists(st.sampled_from(STOPS), max_size=2),
+    opened=st.booleans(),
+    guesses=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+)
+def test_what_guesses_have_brought_is_what_their_ids_would_have_brought_one_by_one(
+    kind: str, words: list[str], stops: list[str], opened: bool, guesses: list[int]
+) -> None:
+    """Each step has some guesses, and one token of the model's own behind them."""
+    tokenizer = made(kind)
+    ids = [token for word in words for token in tokenizer(word, add_special_tokens=False)["input_ids"]]
+    steps, single = (Assembler(tokenizer, stops=stops, reasoning_opened=opened) for _ in range(2))
+    for guessed in cycle(guesses):
+        step, ids = ids[: guessed + 1], ids[guessed + 1 :]
+        if not step:
+            break
+        at_once = steps.add(step, guessed=guessed)
+        apart = [(place, delta) for place, token in enumerate(step) for delta in single.add(token)]
+        assert texts(at_once) == texts([delta for _, delta in apart])
+        for found in (ReasoningDelta, TextDelta):
+            (brought,) = [delta.guessed for delta in at_once if isinstance(delta, found)] or [0]
+            assert brought == sum(len(delta.text) for place, delta in apart if place < guessed and type(delta) is found)
+    assert not any(delta.guessed for delta in steps.finish())
 
 
 def test_a_stop_ends_reasoning_too_and_what_waited_before_it_is_kept() -> None:

@@ -249,7 +249,7 @@ def test_files_go_along_with_a_message_and_stay_with_its_edits(chats: Chats, eng
 
 
 def cut(engine: Puppet, text: str, tokens: int = 1, reason: FinishReason = "length") -> None:
-    engine.say(text)
+    engine.generations[-1].emit(TextDelta(text, 1, 1, guessed=3))
     usage, timings = Usage(10, 3, tokens, 0, 4, 1), Timings(1.0, 2.0, 5.0)
     engine.generations[-1].emit(Finished(reason, usage, timings))
 
@@ -273,6 +273,7 @@ def test_an_answer_that_was_cut_goes_on_in_its_place(chats: Chats, engine: Puppe
     usage = whole.finished.usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (10, 3)
     assert (usage.proposed_tokens, usage.accepted_tokens) == (8, 2)
+    assert whole.guessed == ((0, 3), (7, 10)), "of both parts"
     assert chats.snapshot("ann", chat).versions == {}
     with pytest.raises(InvalidRequest, match="complete"):
         chats.continue_answer("ann", chat, answer.id, Settings())

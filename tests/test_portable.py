@@ -12,7 +12,7 @@ from streaming import portable
 from streaming.attachments import Attachment
 from streaming.conversation import Conversation, Node, Settings, clean_title
 from streaming.errors import InvalidRequest
-from streaming.events import Finished, Timings, Usage
+from streaming.events import Finished, Span, Timings, Usage
 from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling
 from streaming.portable import from_json, to_json, to_markdown
 
@@ -39,6 +39,12 @@ FINISHED = st.builds(
 ATTACHMENTS = st.lists(st.builds(Attachment, TEXT, TEXT, TEXT, COUNTS), max_size=2).map(tuple)
 
 
+def spans_of(text: str) -> st.SearchStrategy[tuple[Span, ...]]:
+    """Places in a text, one behind the other."""
+    edges = st.lists(st.integers(0, len(text)), max_size=6).map(sorted)
+    return edges.map(lambda edges: tuple(zip(edges[::2], edges[1::2], strict=False)))
+
+
 @st.composite
 def conversations(draw: st.DrawFn) -> Conversation:
     """Any tree, of any shape that edits, retries and deletions can leave."""
@@ -55,6 +61,7 @@ def conversations(draw: st.DrawFn) -> Conversation:
                 thought_s=draw(TIMES),
                 finished=draw(st.none() | FINISHED),
                 model=draw(TEXT),
+                guessed=draw(spans_of(message.reasoning + message.content)),
             )
         else:
             node = replace(node, attachments=draw(ATTACHMENTS))
@@ -187,6 +194,10 @@ def changed(old: str, new: str) -> str:
         (changed('"role": "user"', '"role": "system"'), "messages.0.role"),
         (changed('"Drizz"', "7"), "messages.1.content"),
         (changed('"Drizz"', '"\\udc00"'), "not JSON"),
+        (changed('"Drizz"', '"Drizz", "guessed": [[2, 1]]'), "Conversation 1 .*guessed"),
+        (changed('"Drizz"', '"Drizz", "guessed": [[0, 99]]'), "Conversation 1 .*guessed"),
+        (changed('"Drizz"', '"Drizz", "guessed": [[0, 2], [1, 3]]'), "Conversation 1 .*guessed"),
+        (changed('"Drizz"', '"Drizz", "guessed": [[-1, 2]]'), "messages.1.guessed"),
         (changed("1764000001", "1e300"), "messages.0.created"),
         (changed("1764000001", "NaN"), "not JSON"),
         (changed("1764000001", "1" * 5000), "messages.0.created|not JSON"),

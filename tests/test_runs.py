@@ -8,6 +8,7 @@ import pytest
 from streaming.engines.base import Generation
 from streaming.errors import GenerationFailed
 from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta
+from streaming.messages import Message
 from streaming.runs import Run, View
 
 ANSWER: list[Event] = [
@@ -69,6 +70,24 @@ def test_what_is_tentative_stands_until_there_is_news() -> None:
         ("c", Tentative("e")),
         ("c", none),
     ]
+
+
+def test_where_guesses_have_brought_the_text_is_counted_through_thought_and_answer() -> None:
+    generation, said = Generation(), Message("assistant", "", "Let me")
+    run = Run(generation, lambda view: None, said=said, guessed=((0, 2),))
+    run.start()
+    for event in (
+        ReasoningDelta(" see.", 3, 2, guessed=4),
+        TextDelta("So", 4, 2),
+        TextDelta(" it is", 7, 4, guessed=3),
+        Finished("stop"),
+    ):
+        generation.emit(event)
+    view = run.view()
+    written = view.reasoning + view.text
+    assert written == "Let me see.So it is"
+    assert view.guessed == ((0, 2), (6, 10), (13, 16))
+    assert [written[start:end] for start, end in view.guessed] == ["Le", " see", " it"]
 
 
 def test_the_view_tells_what_the_page_shows() -> None:

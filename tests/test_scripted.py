@@ -227,6 +227,7 @@ def test_prompt_lookup_says_several_words_a_step_where_the_answer_repeats(make: 
     deltas = [event for event in events if isinstance(event, TextDelta)]
     assert [delta.text for delta in deltas] == ["is ", "a flower in a ", "garden "]
     assert [(delta.tokens, delta.accepted) for delta in deltas] == [(1, 0), (5, 3), (6, 3)]
+    assert [delta.text[: delta.guessed] for delta in deltas] == ["", "a flower in ", ""]
     assert isinstance(finished, Finished)
     usage = finished.usage
     assert (usage.completion_tokens, usage.accepted_tokens, usage.proposed_tokens) == (6, 3, 3 + 3)

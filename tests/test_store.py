@@ -95,6 +95,7 @@ def conversations(draw: st.DrawFn) -> Conversation:
             draw(st.sampled_from(["complete", "stopped", "cut", "failed", "interrupted"])),
             error=draw(texts),
             thought_s=draw(numbers),
+            guessed=tuple(draw(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3))),
             finished=draw(st.sampled_from([None, finished])),
         )
     conversation.rename(draw(texts))

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -245,6 +246,9 @@ def test_what_was_guessed_is_counted(model: LlamaForCausalLM, strategy: Strategy
     deltas = [item for item in items if isinstance(item, TextDelta)]
     assert deltas[-1].accepted == usage.accepted_tokens <= usage.proposed_tokens
     assert [delta.accepted for delta in deltas] == sorted(delta.accepted for delta in deltas)
+    for before, after in pairwise([TextDelta(""), *deltas]):
+        assert after.guessed <= (len(after.text) if after.accepted > before.accepted else 0)
+    assert any(delta.guessed for delta in deltas) == bool(usage.accepted_tokens)
     if strategy == Assisted("itself"):
         assert usage.accepted_tokens == usage.proposed_tokens >= 15  # a random model is never sure, and guesses little
     elif strategy == Assisted("random"):

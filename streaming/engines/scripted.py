@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice, takewhile
+from itertools import islice, takewhile
 
 from streaming.engines.base import Generation, Status
 from streaming.engines.queue import Request
@@ -16,7 +16,7 @@ from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Script, Think,
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import Worker
 from streaming.errors import ContextTooLong, InvalidRequest
-from streaming.events import Finished, FinishReason, Kind, Prefill, ReasoningDelta, Tentative, TextDelta, Usage
+from streaming.events import Finished, FinishReason, Kind, Prefill, Tentative, Usage, deltas_of
 from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling, check_prompt
 from streaming.reasoning import Part, ReasoningParser
 from streaming.stops import StopMatcher
@@ -216,6 +216,7 @@ class _Player:
         self._count_step()
         self._stopwatch.tick(len(made))
         parts: list[Part] = []
+        by_guesses = 0
         for place, token in enumerate(made):
             if self._stops.stopped is not None:
                 break
@@ -223,7 +224,9 @@ class _Player:
             self._accepted += place < guessed
             self._words.append(token)
             parts += self._reasoning.add(self._stops.add(token))
-        self._emit(parts)
+            if place < guessed:
+                by_guesses = len(parts)
+        self._emit(parts, by_guesses)
 
     def _lean(self, ahead: Sequence[str]) -> None:
         """Beams have these words in mind, without what a stop string would cut off."""
@@ -245,10 +248,9 @@ class _Player:
             return "cancelled"
         return "length" if self._tokens >= self._job.max_new_tokens else None
 
-    def _emit(self, parts: list[Part]) -> None:
-        for kind, run in groupby(parts, key=lambda part: part[0]):
-            delta = ReasoningDelta if kind == "reasoning" else TextDelta
-            self._generation.emit(delta("".join(text for _, text in run), self._tokens, self._accepted))
+    def _emit(self, parts: list[Part], by_guesses: int = 0) -> None:
+        for delta in deltas_of(parts, self._tokens, self._accepted, by_guesses):
+            self._generation.emit(delta)
 
     def flush(self) -> None:
         self._emit(self._reasoning.add(self._stops.finish()) + self._reasoning.finish())
