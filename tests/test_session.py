@@ -296,14 +296,19 @@ def test_an_answer_goes_on_by_beams(session: Session, engine: Puppet) -> None:
 
 def test_what_the_engine_can_do_is_offered_when_it_is_known(session: Session, engine: Puppet) -> None:
     async def told() -> list[Any]:
-        return [ways async for _, _, ways in session.watch_engine()]
+        return [(ways, marks) async for _, _, ways, marks in session.watch_engine()]
 
     engine.state = Status("ready", "puppet", strategies=("beam",))
-    (ways,) = asyncio.run(told())
+    ((ways, marks),) = asyncio.run(told())
     assert (ways["choices"], ways["visible"]) == (["Plain", "Beams 2", "Beams 4"], True)
+    assert "visible" not in marks, "beams do not guess"
+    engine.state = Status("ready", "puppet", strategies=("beam", "prompt_lookup"))
+    ((_, marks),) = asyncio.run(told())
+    assert marks["visible"] is True
     engine.state = Status("ready", "puppet")
-    (ways,) = asyncio.run(told())
+    ((ways, marks),) = asyncio.run(told())
     assert "visible" not in ways, "what an old conversation brings is to be seen, and given up"
+    assert "visible" not in marks
 
 
 def test_a_strategy_stays_with_its_conversation_and_a_refused_one_loses_nothing(

@@ -1,6 +1,9 @@
 """What the page shows: messages, notes, figures and the status line, from plain values."""
 
+import json
 from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
 
 from streaming.chats import Snapshot
 from streaming.conversation import Node
@@ -12,7 +15,7 @@ from streaming.runs import View
 from streaming.ui import view
 
 READY = Status("ready", "tiny", context_tokens=8192)
-NOW = View(1, "queued", "", "", Tentative(), None, None, 0, None, 0.0, 0.0, None, None)
+NOW = View(1, "queued", "", "", (), Tentative(), None, None, 0, None, 0.0, 0.0, None, None)
 QUESTION = Node("q", None, Message("user", "  indented\n\ttext"), 0.0)
 DONE = Finished("stop", Usage(100, 0, 20, 0), Timings(0.0, 0.25, 40.0))
 
@@ -140,3 +143,32 @@ def test_what_came_of_guesses_is_said_at_rest() -> None:
     assert "60% of guesses accepted" in line
     assert "2.0 tokens a step" in line
     assert "guesses" not in view.status_line(READY, None, Finished("stop", Usage(completion_tokens=3)))
+
+
+def live_marks(now: View) -> Any:
+    """As a browser reads them from the status line."""
+    (line,) = ElementTree.fromstring(f"<page>{view.status_line(READY, now)}</page>".replace("&nbsp;", ""))
+    return json.loads(line.attrib["data-guessed"])
+
+
+def test_where_guesses_brought_the_text_is_told_of_thought_and_answer_apart() -> None:
+    """One of them reaches from the end of the thought into the answer."""
+    guessed = ((0, 1), (4, 8), (9, 10))
+    shown = view.tools([answer(message=Message("assistant", "an answer", "thought"), guessed=guessed)])
+    assert shown[0] == {"id": "a", "kind": "thought", "text": "thought", "guessed": [(0, 1), (4, 7)]}
+    assert (shown[1]["text"], shown[1]["guessed"]) == ("an answer", [(0, 1), (2, 3)])
+    now = replace(NOW, phase="answering", reasoning="thought", text="an answer", guessed=guessed)
+    assert live_marks(now) == [
+        {"text": "thought", "guessed": [[0, 1], [4, 7]]},
+        {"text": "an answer", "guessed": [[0, 1], [2, 3]]},
+    ]
+    assert live_marks(replace(now, reasoning="", text='">&quot;</div><b>', guessed=((0, 2),))) == [
+        {"text": '">&quot;</div><b>', "guessed": [[0, 2]]}
+    ]
+
+
+def test_without_guesses_nothing_is_told_of_them() -> None:
+    assert "guessed" not in view.status_line(READY, replace(NOW, phase="answering", reasoning="hm", text="an answer"))
+    rows = view.tools([answer(message=Message("assistant", "an answer", "thought"))])
+    assert rows[0] == {"id": "a", "kind": "thought"}
+    assert "guessed" not in rows[1]

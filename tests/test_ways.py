@@ -5,7 +5,7 @@ import pytest
 from streaming.engines.base import Status
 from streaming.errors import InvalidRequest
 from streaming.messages import Assisted, Beam, PromptLookup, Strategy
-from streaming.ui.ways import name_of, named, offered
+from streaming.ui.ways import guesses, name_of, named, offered
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,11 @@ def test_a_strategy_that_there_is_not_is_refused(name: str, words: str) -> None:
 def test_what_the_engine_can_do_is_offered_and_can_be_sent(engine: Status, names: list[str]) -> None:
     assert offered(engine) == names
     assert [name_of(named(name)) for name in names] == names
+
+
+@pytest.mark.parametrize(
+    ("strategies", "expected"),
+    [((), False), (("beam",), False), (("beam", "prompt_lookup"), True), (("assisted",), True)],
+)
+def test_beams_are_no_guesses(strategies: tuple[str, ...], expected: bool) -> None:
+    assert guesses(Status("ready", "puppet", strategies=strategies)) is expected

@@ -22,6 +22,7 @@ function settle() {
   decorateLive();
   announce();
   keepDraft();
+  paintGuesses();
   if (following) toEnd();
 }
 
@@ -37,7 +38,11 @@ function begin() {
   const parts = PARTS.map((selector) => $(selector));
   if (!parts.every(Boolean) || !$("#dock") || !$("#list") || !$("#import") || !box()) return void requestAnimationFrame(begin);
   const observed = { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-phase"] };
-  for (const part of parts) new MutationObserver(() => { setFormulas(); soon(); }).observe(part, observed);
+  for (const part of parts) new MutationObserver(() => {
+    unpainted ||= part.id === "history";
+    setFormulas();
+    soon();
+  }).observe(part, observed);
   for (const log of $$("#history [role=log], #live [role=log]")) log.setAttribute("aria-live", "off");
   $("#dock").append(down);
   box().addEventListener("input", keepDraft);
@@ -47,5 +52,9 @@ function begin() {
   drawList();
   soon();
 }
-watch("value", () => { arrive(); soon(); });
+watch("value", () => {
+  unpainted = true;
+  arrive();
+  soon();
+});
 begin();

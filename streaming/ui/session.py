@@ -141,15 +141,16 @@ class Session:
         self._showing.pop(tab, None)
         self._unsettled.discard(tab)
 
-    async def watch_engine(self) -> AsyncIterator[tuple[str, Any, Any]]:
-        """The banner while the model loads, and at the end whether it can think, and how else than word by word it
-        can answer. Starts the engine if nobody has."""
+    async def watch_engine(self) -> AsyncIterator[tuple[str, Any, Any, Any]]:
+        """The banner while the model loads, and at the end whether it can think, how else than word by word it can
+        answer, and whether by guesses. Starts the engine if nobody has."""
         self._engine.start()
         while (status := self._engine.status()).state == "loading":
-            yield view.banner(status), gr.skip(), gr.skip()
+            yield view.banner(status), gr.skip(), gr.skip(), gr.skip()
             await asyncio.sleep(0.5)
         can_choose = gr.update(choices=ways.offered(status), visible=True) if status.strategies else gr.skip()
-        yield view.banner(status), gr.update(visible=status.can_think), can_choose
+        can_guess = gr.update(visible=True) if ways.guesses(status) else gr.skip()
+        yield view.banner(status), gr.update(visible=status.can_think), can_choose, can_guess
 
     # -- inside
 

@@ -50,6 +50,7 @@ class Drawer:
     stop: gr.Textbox
     thinking: gr.Checkbox
     strategy: gr.Dropdown
+    marks: gr.HTML  # a switch of this browser alone: no handler asks for it
 
     @property
     def fields(self) -> list[Any]:
@@ -78,12 +79,15 @@ def build_drawer() -> Drawer:
         visible=False,
         elem_id="strategy",
     )
+    marks = gr.HTML(
+        assets.read("marks.html"), js_on_load=assets.script("base", "marks"), visible=False, elem_id="marks"
+    )
     with gr.Accordion("Own presets", open=False, elem_id="own-presets"):
         preset_name = gr.Textbox(label="Name", placeholder="My preset", max_length=40, elem_id="preset-name")
         with gr.Row():
             save = gr.Button("Save", size="sm", elem_id="preset-save")
             delete = gr.Button("Delete", size="sm", elem_id="preset-delete")
-    drawer = Drawer(presets, preset, preset_name, save, delete, system, numbers, stop, thinking, strategy)
+    drawer = Drawer(presets, preset, preset_name, save, delete, system, numbers, stop, thinking, strategy, marks)
     _wire(drawer)
     return drawer
 

@@ -3,6 +3,7 @@
 Chatbot content is always a list of text parts: as a plain string Gradio would strip its indentation.
 """
 
+import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -13,7 +14,7 @@ from streaming.attachments import Attachment
 from streaming.chats import Snapshot
 from streaming.conversation import Node
 from streaming.engines.base import Status
-from streaming.events import Finished, Usage
+from streaming.events import Finished, Span, Usage
 from streaming.listing import Entry
 from streaming.runs import View
 from streaming.ui.markup import dimmed_after, to_markdown
@@ -50,6 +51,14 @@ def live_turns(question: Node | None, view: View) -> list[Turn]:
     return shown
 
 
+def _marks(guessed: Sequence[Span], reasoning: str) -> tuple[list[Span], list[Span]]:
+    """Those of the thought, and those of the answer by its own characters."""
+    middle = len(reasoning)
+    thought = [(start, min(end, middle)) for start, end in guessed if start < middle]
+    answer = [(max(start, middle) - middle, end - middle) for start, end in guessed if end > middle]
+    return thought, answer
+
+
 def script_value(snapshot: Snapshot) -> dict[str, Any]:
     """What the page's script needs to know of a conversation."""
     settled, asked = split(snapshot.nodes) if snapshot.run is not None else (snapshot.nodes, None)
@@ -68,9 +77,14 @@ def tools(
     """For each message of `turns` what the page's script needs for its tools: id, kind, raw text, note, figures."""
     rows: list[dict[str, Any]] = []
     for node in nodes:
+        thought, answer = _marks(node.guessed, node.message.reasoning)
         if node.message.reasoning:
             rows.append({"id": node.id, "kind": "thought"})
+            if thought:
+                rows[-1] |= {"text": node.message.reasoning, "guessed": thought}
         row: dict[str, Any] = {"id": node.id, "kind": node.message.role, "text": node.message.content}
+        if answer:
+            row["guessed"] = answer
         if node.message.role == "assistant":
             row |= {"figures": _figures(node.finished), "note": _note(node), "failed": node.state == "failed"}
         if node.attachments:
@@ -161,7 +175,16 @@ def status_line(engine: Status, view: View | None, last: Finished | None = None)
     prompt = view.prefill.total if view.prefill is not None else 0
     parts.append(_context(prompt + view.tokens, engine))
     parts += [f"{engine.running} answers at once"] if engine.running > 1 else []
-    return _status(view.phase, parts)
+    return _status(view.phase, parts, _live_marks(view))
+
+
+def _live_marks(view: View) -> list[dict[str, Any]]:
+    """For each message of the live answer, its thought first, the raw text and where accepted guesses brought it."""
+    if not view.guessed:
+        return []
+    thought, answer = _marks(view.guessed, view.reasoning)
+    before = [{"text": view.reasoning, "guessed": thought}] if view.reasoning else []
+    return [*before, {"text": view.text, "guessed": answer}]
 
 
 def _waiting(view: View) -> str:
@@ -197,8 +220,10 @@ def _context(tokens: int, engine: Status) -> str:
     return f"{tokens:,} of {engine.context_tokens:,} tokens" if engine.context_tokens else f"{tokens:,} tokens"
 
 
-def _status(phase: str, parts: list[str]) -> str:
-    return f'<div class="status-line" data-phase="{phase}">{SEPARATOR.join(parts) or "&nbsp;"}</div>'
+def _status(phase: str, parts: list[str], marks: Sequence[Any] = ()) -> str:
+    """The `marks` are here for the page's script: a component of their own would cost each answer some frames."""
+    told = f' data-guessed="{escape(json.dumps(marks))}"' if marks else ""
+    return f'<div class="status-line" data-phase="{phase}"{told}>{SEPARATOR.join(parts) or "&nbsp;"}</div>'
 
 
 def problem(message: str, unsaved: str = "") -> str:

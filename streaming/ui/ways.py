@@ -29,6 +29,11 @@ def offered(engine: Status) -> list[str]:
     return names
 
 
+def guesses(engine: Status) -> bool:
+    """Whether one of them makes guesses."""
+    return bool({"prompt_lookup", "assisted"} & set(engine.strategies))
+
+
 def named(name: str) -> Strategy | None:
     """The strategy of this name. Raises InvalidRequest if there is none."""
     found = _NAME.fullmatch(name)

@@ -98,7 +98,7 @@ def wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> D
     async def rest(request: gr.Request, kept: Any) -> Values:
         return parts.assign(await session.rest(kept, request)) or gr.skip()
 
-    page.load(session.watch_engine, None, [parts.banner, drawer.thinking, drawer.strategy], **QUIET)
+    page.load(session.watch_engine, None, [parts.banner, drawer.thinking, drawer.strategy, drawer.marks], **QUIET)
     page.load(own_presets, [drawer.presets], [drawer.preset], **QUIET)
     loaded = page.load(load, [browser], outputs, **QUIET)
     typed = [parts.composer.submit, buttons.send.click]

@@ -70,6 +70,12 @@ class Chat:
         self.page.get_by_role("option", name=name, exact=True).click()
         self.page.get_by_role("button", name="Close the settings").click()
 
+    def switch_marks(self, on: bool) -> None:
+        """In the drawer, which is closed again."""
+        self.page.get_by_role("button", name="Settings", exact=True).click()
+        self.page.get_by_label("Mark accepted guesses").set_checked(on)
+        self.page.get_by_role("button", name="Close the settings").click()
+
     def stop(self) -> None:
         self.page.locator("#stop").click()
 
@@ -128,6 +134,15 @@ class Chat:
     def tentative(self) -> Locator:
         """What beams may still change."""
         return self.page.locator(".message-row .tentative")
+
+    def marked(self, part: str) -> list[str]:
+        """What is marked as guessed in "history" or "live", word for word as it is shown."""
+        script = """async part => {
+            await new Promise(shown => requestAnimationFrame(() => requestAnimationFrame(shown)));
+            const word = range => range.startContainer.data.slice(range.startOffset, range.endOffset);
+            return [...CSS.highlights.get(`guessed-${part}`)].map(word);
+        }"""
+        return list(self.page.evaluate(script, part))
 
     @property
     def notes(self) -> Locator:
