@@ -3,13 +3,21 @@
 import inspect
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationMixin, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationMixin,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from streaming.engines.base import Generation, Item
@@ -19,7 +27,7 @@ from streaming.events import Finished, Prefill, ReasoningDelta, Tentative, TextD
 from streaming.messages import Assisted, Beam, PromptLookup, Sampling, Strategy
 from streaming.models import Model
 from tests.lane import IDS, TOKENIZER, Lane, answer, decoded, lane_of, text_of, texts_of
-from tests.plain import cut, split
+from tests.plain import cut, full_decode, split
 from tests.tiny import tiny_model
 from tests.tokenizers import byte_level_bpe
 from tests.worlds import small_chunks
@@ -126,6 +134,31 @@ def test_the_deltas_joined_are_plain_generates_text_cut_at_the_stop(
     assert end.stopped_by == stopped_by
     assert end.reason != "cancelled" or cancel_at is not None
     assert not standing(items)
+
+
+@pytest.mark.parametrize("strategy", [Beam(2), Beam(4), PromptLookup(10), Assisted("itself")], ids=str)
+def test_the_starter_model_s_text_is_plain_generates_too(starter_folder: Path, strategy: Strategy) -> None:
+    """Whole, up to a stop string in the midst of a word, and up to a cancel."""
+    tokenizer = AutoTokenizer.from_pretrained(starter_folder)
+    model, draft = (AutoModelForCausalLM.from_pretrained(starter_folder, dtype=torch.float32) for _ in range(2))
+    lane = lane_of(model, tokenizer, draft=draft if isinstance(strategy, Assisted) else None)
+    question = [{"role": "user", "content": "Say after me: the quick brown fox jumps over the lazy dog."}]
+    ids: list[int] = tokenizer.apply_chat_template(question, add_generation_prompt=True)["input_ids"]
+    settings = Sampling(temperature=0, strategy=strategy)
+    plain = Sampling(temperature=0, strategy=strategy if isinstance(strategy, Beam) else None)
+    prompt, config = torch.tensor([ids]), lane.answers.config(plain, 20)
+    made = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)[0, len(ids) :]
+    whole = full_decode(tokenizer, made.tolist())
+    assert len(whole) > 20
+    assert text_of(answer(lane, ids, max_new_tokens=20, sampling=settings)) == whole
+    stop = whole[11:15]
+    items = answer(lane, ids, max_new_tokens=20, sampling=replace(settings, stop=(stop,)))
+    assert (text_of(items), finished(items).stopped_by) == cut(whole, [stop])
+    generation = Generation()
+    generation.observe(lambda item: generation.cancel() if isinstance(item, TextDelta) else None)
+    items = answer(lane, ids, max_new_tokens=20, sampling=settings, generation=generation)
+    assert finished(items).reason == "cancelled"
+    assert text_of(items) == full_decode(tokenizer, made[: finished(items).usage.completion_tokens].tolist())
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
