@@ -1,7 +1,7 @@
 """Takes the pictures of the page that docs and reviewers look at: `python -m tests.browser.screenshots [FOLDER]`.
 
-Desktop and phone, light and dark; empty, reading, thinking, streaming, at rest, an error, the drawer, the help, the
-list, its search, versions. All on the scripted engine but the README's, which shows the starter model.
+Desktop and phone, light and dark; empty, reading, thinking, streaming, at rest, an error, the drawer, the help, beams,
+guesses, the list, its search, versions. All on the scripted engine but the README's, which shows the starter model.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from tests.browser.chat import DESKTOP, PHONE, Chat, tab
+from tests.browser.chat import DESKTOP, PHONE, Chat, tab, verbatim
 from tests.browser.chromium import launched
 from tests.browser.server import ROOT, running_app
 
@@ -20,6 +20,19 @@ TALKS = (
     ("Why the sea is salt", "Rivers bring a little of it, and only the water leaves again."),
     ("Type hints", "A hint is a promise to the reader, and mypy holds you to it."),
 )
+HOURS = """The library keeps **open hours** from nine to six.
+
+```python
+def hours(day):
+    return open_at[day], shut_at[day]
+```
+
+1. Bring your card.
+2. Return what you have borrowed.
+3. Ask at the desk.
+
+On a Sunday the library is shut.
+"""
 README_QUESTION = "Explain in a few sentences why the sky is blue."
 
 
@@ -52,7 +65,24 @@ def scenes(chat: Chat, shoot: "Shoot") -> None:
     chat.page.locator("[data-open='help-dialog']").click()
     shoot("help")
     chat.page.keyboard.press("Escape")
+    strategies(chat, shoot)
     conversations(chat, shoot)
+
+
+def strategies(chat: Chat, shoot: "Shoot") -> None:
+    """What beams may still change, and what guesses have brought."""
+    chat.new()
+    chat.choose_strategy("Beams 4")
+    chat.send(verbatim(HOURS, 12))
+    chat.wait_live("Return what")
+    shoot("beams")
+    chat.wait_idle()
+    chat.choose_strategy("Prompt lookup")
+    chat.switch_marks(True)
+    chat.ask(verbatim(HOURS))
+    shoot("guesses")
+    chat.choose_strategy("Plain")
+    chat.switch_marks(False)
 
 
 def conversations(chat: Chat, shoot: "Shoot") -> None:
