@@ -76,7 +76,9 @@ def test_long_hostile_text_is_read_in_linear_time() -> None:
 
 def test_what_may_still_change_is_inert_and_dim() -> None:
     shown = dimmed_after("It is", " <b>*so*</b>\n$x$")
-    assert shown == ('<span class="tentative"> &#60;b&#62;&#42;so&#42;&#60;&#47;b&#62; &#36;x&#36;</span>')
+    assert shown == (
+        '<span class="tentative"> &#60;b&#62;&#42;so&#42;&#60;&#47;b&#62; <span>&#36;</span>x<span>&#36;</span></span>'
+    )
     assert dimmed_after("It is", "") == ""
     assert dimmed_after("It is", " \n ") == ""
 

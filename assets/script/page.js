@@ -22,7 +22,7 @@ function settle() {
   decorateLive();
   announce();
   keepDraft();
-  paintGuesses();
+  document.dispatchEvent(new CustomEvent("streaming-settled", { detail: rows() }));
   if (following) toEnd();
 }
 
@@ -38,11 +38,7 @@ function begin() {
   const parts = PARTS.map((selector) => $(selector));
   if (!parts.every(Boolean) || !$("#dock") || !$("#list") || !$("#import") || !box()) return void requestAnimationFrame(begin);
   const observed = { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-phase"] };
-  for (const part of parts) new MutationObserver(() => {
-    unpainted ||= part.id === "history";
-    setFormulas();
-    soon();
-  }).observe(part, observed);
+  for (const part of parts) new MutationObserver(() => { setFormulas(); soon(); }).observe(part, observed);
   for (const log of $$("#history [role=log], #live [role=log]")) log.setAttribute("aria-live", "off");
   $("#dock").append(down);
   box().addEventListener("input", keepDraft);
@@ -52,9 +48,6 @@ function begin() {
   drawList();
   soon();
 }
-watch("value", () => {
-  unpainted = true;
-  arrive();
-  soon();
-});
+watch("value", () => { arrive(); soon(); });
+document.addEventListener("streaming-unsettled", soon);
 begin();

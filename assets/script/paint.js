@@ -7,14 +7,6 @@ const UNSEEN = 10_000;  // characters of the source that may lie between two wor
 const APART = ".katex, .tentative, button";  // texts that are not the answer's
 const grounds = globalThis.Highlight ? { history: new Highlight(), live: new Highlight() } : {};  // none in old browsers
 for (const [part, ground] of Object.entries(grounds)) CSS.highlights.set(`guessed-${part}`, ground);
-let marking = false;
-let unpainted = true;  // something of the history has changed
-document.addEventListener("streaming-marks", ({ detail }) => {
-  marking = detail;
-  unpainted = true;
-  document.body.classList.toggle("marking", marking);  // the style alone would cost everybody frames
-  soon();
-});
 
 // The server counts characters, the browser units of UTF-16.
 function inUnits(text, spans) {
@@ -59,12 +51,4 @@ function paint(part, messages, sources) {
     for (const shown of $$(".message-content", message))  // none in a thought that is folded
       for (const range of guessedRanges(shown, sources[place])) grounds[part].add(range);
   });
-}
-
-function paintGuesses() {
-  if (!grounds.live || !(marking || unpainted)) return;
-  const told = marking && $("#status .status-line")?.dataset.guessed;
-  paint("live", $$("#live .bot-row"), told ? JSON.parse(told) : []);
-  if (unpainted) paint("history", $$("#history .message-row"), marking ? rows() : []);
-  unpainted = false;
 }

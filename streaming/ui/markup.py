@@ -10,6 +10,7 @@ import re
 _DIAGRAM = re.compile(r"(`{3,}|~{3,})[ \t]*mermaid\b", re.IGNORECASE)
 _TAG = re.compile(r"<(?=[a-zA-Z/!?])")
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
+_FORMULA_MARK = re.compile(r"&#(?:36|92);")  # the renderer finds formulas in what is shown, but not across elements
 _FENCE = re.compile(r"(?P<indent> {0,3})(?P<marker>`{3,}(?=[^`\n]*$)|~{3,}).*")
 _NESTED_FENCE = re.compile(r"(?:[ \t]{4}|[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]|[ ]*\t)[ \t>*+\-.)\d]*(?:`{3}|~{3})")
 _TOKEN = re.compile(
@@ -57,7 +58,10 @@ def dimmed_after(text: str, tail: str) -> str:
         return ""
     blocks = _Blocks()
     in_code = [blocks.is_code(line) for line in lines][-1]
-    return "" if in_code or blocks.unsure else f'<span class="tentative">{_inert(tail)}</span>'
+    if in_code or blocks.unsure:
+        return ""
+    shown = _FORMULA_MARK.sub(r"<span>\g<0></span>", _inert(tail))
+    return f'<span class="tentative">{shown}</span>'
 
 
 class _Blocks:

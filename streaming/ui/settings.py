@@ -80,7 +80,7 @@ def build_drawer() -> Drawer:
         elem_id="strategy",
     )
     marks = gr.HTML(
-        assets.read("marks.html"), js_on_load=assets.script("base", "marks"), visible=False, elem_id="marks"
+        assets.read("marks.html"), js_on_load=assets.script("base", "paint", "marks"), visible=False, elem_id="marks"
     )
     with gr.Accordion("Own presets", open=False, elem_id="own-presets"):
         preset_name = gr.Textbox(label="Name", placeholder="My preset", max_length=40, elem_id="preset-name")
