@@ -126,6 +126,7 @@ def test_a_thought_is_marked_where_it_is_open_and_a_stopped_answer_that_went_on_
     before = chat.marked("history")
     assert before[0] == "two three four five six"
     chat.page.get_by_role("button", name="Continue").click()
+    expect(chat.notes).to_have_count(0)
     chat.wait_idle()
     after = chat.marked("history")
     assert after[: len(before) - 1] == before[:-1]
