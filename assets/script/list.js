@@ -159,7 +159,6 @@ function beginList() {
     { name: "Import…", run: () => inputOf("import").click() },
     { name: "Export everything", run: () => ask("download", { op: "all" }) },
   ]));
-  if ($("#login")) side().append($("#login"));
   let hidden = 0;  // a tab that nobody sees holds no connection; it asks anew when it is looked at
   document.addEventListener("visibilitychange", () => {
     clearTimeout(hidden);

@@ -40,7 +40,7 @@ def test_who_signs_in_has_the_same_conversations_everywhere_and_nobody_else_has(
 ) -> None:
     with tab(chromium, space.url) as desk, tab(chromium, space.url) as phone:
         desk.start("before anybody signed in")
-        expect(desk.page.locator("#side #login")).to_have_text("Sign in with Hugging Face")
+        expect(desk.page.locator("#login")).to_have_text("Sign in with Hugging Face")
         press_login(desk)
         expect(desk.page.locator("#login")).to_have_text("Sign out ann")
         expect(desk.titles).to_have_count(0)
