@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from streaming.allowance import Allowance
 from streaming.attachments import Attachment
 from streaming.conversation import Conversation, Node, Settings
 from streaming.engines.base import Engine
@@ -58,13 +59,21 @@ class Chats:
     """Conversations by id. A conversation that was never sent to is not kept: its id is the empty string.
 
     With a `store` they are on the disk too; without one they go with the process. `most_runs` bounds the answers of one
-    owner that run or wait at a time.
+    owner that run or wait at a time, `allowance` what one may ask for in a while.
     """
 
-    def __init__(self, engine: Engine, store: Store | None = None, *, most_runs: int = MOST_RUNS) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store | None = None,
+        *,
+        most_runs: int = MOST_RUNS,
+        allowance: Allowance | None = None,
+    ) -> None:
         self._engine = engine
         self._store = store
         self._most_runs = most_runs
+        self._allowance = allowance or Allowance()
         self._library = Library(store, lambda: {*self._writing, *self._claimed})
         self._writing: dict[str, _Writing] = {}
         self._claimed: dict[str, str] = {}  # the owners of conversations that are being changed
@@ -284,6 +293,7 @@ class Chats:
             turn = find_place(conversation)
             messages = turn.prompt(conversation, settings)
             goes_on = turn.said is not None
+            self._allowance.admit(owner)
             generation = self._engine.stream(messages, settings.sampling, user=owner, continues=goes_on)
             model = self._engine.status().model
             with self._library.lock:
@@ -318,6 +328,7 @@ class Chats:
     def _end(self, conversation: Conversation, turn: Turn, answer_id: str, view: View) -> None:
         if self._store is not None:
             self._store.unfollow(conversation.id)
+        self._allowance.charge(conversation.owner, view.tokens)
         with self._library.lock:
             turn.put_down(conversation, answer_id, view)
             self._writing.pop(conversation.id, None)

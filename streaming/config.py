@@ -35,6 +35,9 @@ def _setting(
     return field(default=default, repr=not secret, metadata={"help": help, "read": read, "choices": choices})
 
 
+OPEN_REQUESTS, OPEN_TOKENS = 12, 20_000  # of one visitor, where anybody can come
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Every setting, with its default. A field `like_this` is the flag --like-this and STREAMING_LIKE_THIS."""
@@ -65,6 +68,12 @@ class Config:
     data_dir: Path | None = _setting("where conversations are kept, if not in the user's data", None, read=Path)
     no_history: bool = _setting("keep conversations in memory only", False)
     max_runs_per_user: int = _setting("answers of one visitor that run or wait at a time", 8, read=int)
+    requests_per_minute: int | None = _setting(
+        f"requests of one visitor; 0: no limit. Where anybody can come it is {OPEN_REQUESTS}", None, read=int
+    )
+    tokens_per_hour: int | None = _setting(
+        f"tokens written for one visitor; 0: no limit. Where anybody can come it is {OPEN_TOKENS}", None, read=int
+    )
     cache_dir: Path | None = _setting("where the starter model is kept, if not in the user's cache", None, read=Path)
 
     def __post_init__(self) -> None:
@@ -89,6 +98,9 @@ class Config:
             raise ConfigError(f"--max-waiting is {self.max_waiting}: it must be at least 1.")
         if self.max_runs_per_user < 1:
             raise ConfigError(f"--max-runs-per-user is {self.max_runs_per_user}: it must be at least 1.")
+        for name in ("requests_per_minute", "tokens_per_hour"):
+            if (getattr(self, name) or 0) < 0:
+                raise ConfigError(f"{_flag(name)} is {getattr(self, name)}: it must be 0 (no limit) or more.")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("--api-key is empty: set a key, or leave it out.")
         for origin in self.cors_origins:
@@ -120,6 +132,15 @@ class Config:
     def reachable(self) -> bool:
         """Whether others than this machine can reach the app."""
         return self.share or not is_loopback(self.host)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """A visitor's requests a minute and tokens an hour; 0 is no limit. A login makes visitors known people."""
+        requests, tokens = (OPEN_REQUESTS, OPEN_TOKENS) if self.reachable and not self.auth_file else (0, 0)
+        return (
+            requests if self.requests_per_minute is None else self.requests_per_minute,
+            tokens if self.tokens_per_hour is None else self.tokens_per_hour,
+        )
 
     @property
     def history_dir(self) -> Path | None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "errors",
     "messages events standin tails pdf",
-    "attachments",
+    "attachments allowance",
     "config detokenizer stops reasoning templates disk passwords search waiters beams",
     "starter hub memory packing conversation news",
     "models listing rows schema openwebui",

@@ -10,6 +10,7 @@ document.addEventListener("click", (event) => {
   if ("new" in button.dataset) newChat();
   if ("side" in button.dataset) setSide(!sideOpen());
   if (button.dataset.open) $(`#${button.dataset.open}`)?.showModal();
+  if (button.dataset.copy) copy(button.dataset.copy).then(() => say("Copied"));
   if ("drawer" in button.dataset) $("#drawer .toggle-button, .sidebar.right .toggle-button")?.click();
   if ("themeSwitch" in button.dataset) setTheme(document.body.classList.contains("dark") ? "light" : "dark");
   if (button.classList.contains("example") && !busy()) act("send", { text: button.dataset.text });

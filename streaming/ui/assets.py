@@ -5,6 +5,8 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+import segno
+
 FOLDER = Path(__file__).resolve().parents[2] / "assets"
 
 
@@ -35,3 +37,8 @@ def greeting(model: str, examples: Sequence[tuple[str, str]]) -> str:
         for title, text in examples
     )
     return f'<h1>Chat with {escape(model)}</h1><div class="examples">{buttons}</div>'
+
+
+def share(url: str) -> str:
+    """The panel with the public link, and its QR code for a phone's camera."""
+    return fill("share.html", url=url, code=segno.make(url).svg_data_uri(border=2, scale=8))

@@ -9,6 +9,7 @@ import gradio as gr
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
+from streaming.allowance import Allowance
 from streaming.api import Access, CrossOrigin, MeteredEngine, Metrics, SafeHeaders, routes
 from streaming.chats import Chats
 from streaming.config import Config, offers_hub_login, on_space, on_zero_gpu
@@ -112,7 +113,7 @@ def build_app(config: Config) -> App:
     metrics = Metrics()
     engine = MeteredEngine(open_engine(config), metrics)
     store = Store(config.history_dir) if config.history_dir is not None else None
-    chats = Chats(engine, store, most_runs=config.max_runs_per_user)
+    chats = Chats(engine, store, most_runs=config.max_runs_per_user, allowance=Allowance(*config.limits))
     secret = store.secret("browser") if store is not None else None
     page = build_page(chats, engine, secret=secret, hub_login=offers_hub_login())
     return App(config, engine, page, metrics, store)

@@ -14,7 +14,7 @@ from streaming.ui.exchange import Exchange
 from streaming.ui.session import Session
 from streaming.ui.settings import build_drawer
 from streaming.ui.side import SideList
-from streaming.ui.wiring import Buttons, Parts, wire, wire_exchange, wire_files, wire_side
+from streaming.ui.wiring import QUIET, Buttons, Parts, wire, wire_exchange, wire_files, wire_side
 
 LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
@@ -39,6 +39,8 @@ def build_page(chats: Chats, engine: Engine, *, secret: str | None = None, hub_l
         gr.HTML(assets.read("side.html"), elem_id="side-place", js_on_load=None, apply_default_css=False)
         gr.HTML(assets.fill("header.html", model=model), elem_id="header", js_on_load=None)
         gr.HTML(assets.read("help.html"), elem_id="help", js_on_load=None)
+        share = gr.HTML("", elem_id="share", js_on_load=None)
+        page.load(lambda: assets.share(page.share_url) if page.share_url else "", None, share, **QUIET)
         if hub_login:
             gr.LoginButton("Sign in with Hugging Face", "Sign out {}", size="sm", elem_id="login")
         feed, notes = _script("feed"), _script("notes")
