@@ -32,7 +32,7 @@ LAYERS = (
     "engines.relay",
     "engines.scripted engines.local engines.remote",
     "engines",
-    "runs pipelines store",
+    "runs pipelines store race",
     "turns shelf",
     "library",
     "chats",
