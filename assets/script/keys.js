@@ -12,7 +12,6 @@ document.addEventListener("click", (event) => {
   if (button.dataset.open) $(`#${button.dataset.open}`)?.showModal();
   if (button.dataset.copy) copy(button.dataset.copy).then(() => say("Copied"));
   if ("drawer" in button.dataset) $("#drawer .toggle-button, .sidebar.right .toggle-button")?.click();
-  if ("themeSwitch" in button.dataset) setTheme(document.body.classList.contains("dark") ? "light" : "dark");
   if (button.classList.contains("example") && !busy()) act("send", { text: button.dataset.text });
 });
 
@@ -26,12 +25,6 @@ function search() {
   $("#side-search").focus();
   $("#side-search").select();
 }
-
-function setTheme(name) {
-  document.body.classList.toggle("dark", name === "dark");
-  keep("theme", name);
-}
-if (recall("theme") && !new URLSearchParams(location.search).has("__theme")) setTheme(recall("theme"));
 
 const KEYS = {
   "shift+KeyO": newChat,

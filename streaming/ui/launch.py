@@ -19,6 +19,7 @@ from streaming.passwords import PasswordFile
 from streaming.store import Store
 from streaming.ui import assets
 from streaming.ui.page import build_page
+from streaming.ui.race import add_race
 from streaming.ui.theme import theme
 
 FAVICON = assets.FOLDER / "favicon.png"
@@ -84,7 +85,7 @@ class App:
             allowed_paths=[str(FAVICON)],  # with none named, Gradio opens what GRADIO_ALLOWED_PATHS names to everybody
             theme=theme(),
             css_paths=assets.FOLDER / "page.css",
-            head=HEAD + assets.style("side"),
+            head=HEAD + assets.style("side") + assets.style("race"),
             footer_links=[],
             run_history=False,
             ssr_mode=False,
@@ -113,9 +114,11 @@ def build_app(config: Config) -> App:
     metrics = Metrics()
     engine = MeteredEngine(open_engine(config), metrics)
     store = Store(config.history_dir) if config.history_dir is not None else None
-    chats = Chats(engine, store, most_runs=config.max_runs_per_user, allowance=Allowance(*config.limits))
+    allowance = Allowance(*config.limits)
+    chats = Chats(engine, store, most_runs=config.max_runs_per_user, allowance=allowance)
     secret = store.secret("browser") if store is not None else None
     page = build_page(chats, engine, secret=secret, hub_login=offers_hub_login())
+    add_race(page, engine, allowance, secret=secret)
     return App(config, engine, page, metrics, store)
 
 

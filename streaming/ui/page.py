@@ -14,6 +14,7 @@ from streaming.ui.exchange import Exchange
 from streaming.ui.session import Session
 from streaming.ui.settings import build_drawer
 from streaming.ui.side import SideList
+from streaming.ui.visitors import BROWSER_KEY
 from streaming.ui.wiring import QUIET, Buttons, Parts, wire, wire_exchange, wire_files, wire_side
 
 LATEX: list[dict[str, str | bool]] = [
@@ -21,7 +22,7 @@ LATEX: list[dict[str, str | bool]] = [
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
 ]
-SCRIPTS = ("base", "menu", "turns", "reader", "list", "address", "presence", "transfer", "keys", "page")
+SCRIPTS = ("base", "theme", "menu", "turns", "reader", "list", "address", "presence", "transfer", "keys", "page")
 EXAMPLES = (
     ("Explain", "Why is the sky blue? Explain it to a curious ten-year-old."),
     ("Write", "Write a short poem about the sea at night."),
@@ -72,7 +73,7 @@ def build_page(chats: Chats, engine: Engine, *, secret: str | None = None, hub_l
                     send = gr.Button("Send", elem_id="send", min_width=36)
                     stop = gr.Button("Stop", elem_id="stop", min_width=36)
             status = gr.HTML("", elem_id="status", js_on_load=None)
-        browser = gr.BrowserState({}, storage_key="streaming-visitor", secret=secret)
+        browser = gr.BrowserState({}, storage_key=BROWSER_KEY, secret=secret)
         parts = Parts(browser, banner, history, live, tools, problem, composer, files, status, drawer, feed, notes)
         buttons = Buttons(send, stop, attach, take_in)
         session, side = Session(chats, engine), SideList(chats)

@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+BROWSER_KEY = "streaming-visitor"  # of all pages: each finds the same visitor in a browser's storage
 LONGEST_ID = 64
 LOGINS = ("user:", "hub:")  # how the owners begin who have logged in: no browser can be one of them by its own word
 
