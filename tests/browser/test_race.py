@@ -48,6 +48,19 @@ def lane(page: Page, name: str) -> Locator:
     return page.locator(f".lane[aria-label='{name}']")
 
 
+def beyond(page: Page, edge: str) -> float:
+    """How far the text of the first lane begins, or ends, below where its box does."""
+    return float(
+        page.evaluate(
+            """edge => {
+              const box = document.querySelector(".lane-text");
+              return box.firstElementChild.getBoundingClientRect()[edge] - box.getBoundingClientRect()[edge];
+            }""",
+            edge,
+        )
+    )
+
+
 def downloaded(page: Page, link: Locator) -> str:
     with page.expect_download() as download:
         link.click()
@@ -87,8 +100,12 @@ def test_three_lanes_beside_each_other_and_what_came_of_them(
 
 
 def test_a_stop_ends_the_race_and_keeps_what_there_is(race: Page) -> None:
-    start(race, "word " * 400, pace=20)
+    start(race, "word " * 40 + ("filling" * 60 + " ") * 50, pace=10)
     expect(lane(race, "Plain").locator(".lane-text")).to_contain_text("word word", timeout=30_000)
+    assert beyond(race, "top") == 0, "a short text stands at the top"
+    race.wait_for_function("document.querySelector('.lane-text').textContent.length > 2_000")
+    assert beyond(race, "top") < 0, "of a long one the end is seen"
+    assert beyond(race, "bottom") == 0
     race.locator("#race-stop").click()
     expect(lane(race, "Plain")).to_have_attribute("data-state", "stopped")
     expect(lane(race, "Prompt lookup")).to_have_attribute("data-state", "waiting")
