@@ -37,7 +37,13 @@ def build_page(chats: Chats, engine: Engine, *, secret: str | None = None, hub_l
     model = title(engine.status().model)
     page = gr.Blocks(title="Streaming", analytics_enabled=False, fill_width=True)
     with page:
-        gr.HTML(assets.read("side.html"), elem_id="side-place", js_on_load=None, apply_default_css=False)
+        gr.HTML(
+            assets.read("side.html"),
+            elem_id="side-place",
+            elem_classes="with-login" if hub_login else None,
+            js_on_load=None,
+            apply_default_css=False,
+        )
         gr.HTML(assets.fill("header.html", model=model), elem_id="header", js_on_load=None)
         gr.HTML(assets.read("help.html"), elem_id="help", js_on_load=None)
         share = gr.HTML("", elem_id="share", js_on_load=None)
