@@ -33,6 +33,10 @@ class ContextTooLong(InvalidRequest):
         self.context_tokens = context_tokens
 
 
+class NoDraft(InvalidRequest):
+    """A request for guesses by a draft model that this engine does not have."""
+
+
 class ModelError(StreamingError):
     """The model could not be found, fetched or loaded."""
 

@@ -9,7 +9,14 @@ import pytest
 from streaming.engines.base import Item
 from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Step, Think, Wait
 from streaming.engines.scripted import ScriptedEngine
-from streaming.errors import ContextTooLong, EngineClosed, GenerationFailed, InvalidRequest, ModelError, ModelNotFound
+from streaming.errors import (
+    ContextTooLong,
+    EngineClosed,
+    GenerationFailed,
+    ModelError,
+    ModelNotFound,
+    NoDraft,
+)
 from streaming.events import Event, Finished, Prefill, Queued, ReasoningDelta, Tentative, TextDelta
 from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling
 
@@ -246,5 +253,5 @@ def test_guesses_end_where_the_answer_does(make: Make, limit: int | None, stop: 
 
 
 def test_a_script_has_no_draft_model(make: Make) -> None:
-    with pytest.raises(InvalidRequest, match="no draft model"):
+    with pytest.raises(NoDraft, match="no draft model"):
         make(Say("So.")).stream(HELLO, Sampling(strategy=Assisted("small")))

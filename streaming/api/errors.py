@@ -20,6 +20,7 @@ from streaming.errors import (
     EngineClosed,
     InvalidRequest,
     ModelError,
+    NoDraft,
     StreamingError,
 )
 
@@ -78,6 +79,8 @@ def from_streaming_error(error: StreamingError) -> ApiError:
             return error
         case ContextTooLong():
             return ApiError(400, str(error), param=error.field, code="context_length_exceeded")
+        case NoDraft():
+            return ApiError(404, str(error), param=error.field, code="model_not_found")
         case InvalidRequest():
             return ApiError(400, str(error), param=error.field, code="invalid_value")
         case EngineBusy():

@@ -17,7 +17,7 @@ from streaming.engines.base import Generation, Status
 from streaming.engines.queue import Request
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import Worker
-from streaming.errors import InvalidRequest, ModelError
+from streaming.errors import InvalidRequest, ModelError, NoDraft
 from streaming.messages import Assisted, Message, PromptLookup, Sampling, check_prompt
 from streaming.templates import ChatTemplate, Prompt
 
@@ -223,9 +223,9 @@ class LocalEngine:
 
 def _check_draft(wanted: str, draft: str | None) -> None:
     if draft is None:
-        raise InvalidRequest(
+        raise NoDraft(
             "There is no draft model here to guess for an answer: it is named by --draft-model at the start.",
             "strategy",
         )
     if wanted not in (draft, models.title(draft)):
-        raise InvalidRequest(f"There is no draft model {wanted!r} here: this engine has {draft!r}.", "strategy")
+        raise NoDraft(f"There is no draft model {wanted!r} here: this engine has {draft!r}.", "strategy")

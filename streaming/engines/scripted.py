@@ -15,7 +15,7 @@ from streaming.engines.queue import Request
 from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Script, Think, Wait, demo, looked_up, words
 from streaming.engines.stopwatch import Stopwatch
 from streaming.engines.worker import Worker
-from streaming.errors import ContextTooLong, InvalidRequest
+from streaming.errors import ContextTooLong, NoDraft
 from streaming.events import Finished, FinishReason, Kind, Prefill, Tentative, Usage, deltas_of
 from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling, check_prompt
 from streaming.reasoning import Part, ReasoningParser
@@ -76,7 +76,7 @@ class ScriptedEngine:
         check_prompt(prompt, continues=continues)
         sampling = sampling or Sampling()
         if isinstance(sampling.strategy, Assisted):
-            raise InvalidRequest("A script has no draft model to guess for it.", "strategy")
+            raise NoDraft("A script has no draft model to guess for it.", "strategy")
         wanted = sampling.max_new_tokens or self._max_new_tokens
         messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
         kept = list(self._fit(messages, wanted))
