@@ -235,7 +235,7 @@ def test_a_fuzzer_finds_nothing(tmp_path: Path) -> None:
     with running_app(tmp_path, api_key=KEY, max_new_tokens=2) as quick:
         _wait_ready(quick)
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{quick.url}/v1/openapi.json", "--no-color"]
-        limits = ["--seed", "1", "--max-examples", "15", "--generation-database", "none"]
+        limits = ["--seed", "1", "--max-examples", "8", "--generation-database", "none"]
         done = subprocess.run(
             [*command, *limits, "-H", f"Authorization: Bearer {KEY}"],
             cwd=tmp_path,

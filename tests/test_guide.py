@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -20,20 +23,24 @@ from tests.tiny import tiny_folder
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^```bash\n(.*?)\n```$", GUIDE, re.M | re.S)
 APPS = [command for command in COMMANDS if "python app.py" in command]
-START_S = 120.0
+START_S = 240.0
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    return as_the_reader_has_it(tmp_path)
+
+
+def as_the_reader_has_it(folder: Path) -> Path:
     """Where the reader stands: what the guide names is there."""
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    python = tmp_path / ".venv" / "bin" / "python"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    python = folder / ".venv" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
-    (tmp_path / "app.py").symlink_to(ROOT / "app.py")
+    (folder / "app.py").symlink_to(ROOT / "app.py")
     for name in ("my-model", "its-little-sister"):
-        tiny_folder(tmp_path / name)
-    return tmp_path
+        tiny_folder(folder / name)
+    return folder
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -51,46 +58,66 @@ def log_in(folder: Path) -> None:
     assert re.fullmatch(r"ann:scrypt\$\S+\n", (folder / "logins.txt").read_text())
 
 
+@dataclass(frozen=True)
+class Start:
+    """A command of the guide on its way to an app, in a folder of its own."""
+
+    folder: Path
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def output(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Start]]:
+    """All apps of the guide, started at once: each is idle most of its start. They run on the model that the command
+    names, or else on the scripted engine in place of the starter model."""
+    served = serve_engine(ScriptedEngine())
+    with ExitStack() as stack:
+        starts = {}
+        for command in APPS:
+            folder, port = as_the_reader_has_it(tmp_path_factory.mktemp("guide")), free_port()
+            more = {} if "--engine" in command or "--model" in command else {"STREAMING_ENGINE": "scripted"}
+            if "logins.txt" in command:
+                log_in(folder)
+            process = stack.enter_context(
+                subprocess.Popen(
+                    shlex.split(command.replace("http://127.0.0.1:8000", served.url)),
+                    cwd=folder,
+                    env=environment(folder, STREAMING_PORT=str(port), PYTHONUNBUFFERED="1", **more),
+                    stdout=stack.enter_context((folder / "log").open("wb")),
+                    stderr=subprocess.STDOUT,
+                )
+            )
+            stack.callback(process.send_signal, signal.SIGINT)
+            starts[command] = Start(folder, f"http://127.0.0.1:{port}", process)
+        yield starts
+    served.close()
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("command", APPS)
-def test_the_app_comes_up(command: str, folder: Path) -> None:
-    """On the model that the command names, or else on the scripted engine in place of the starter model."""
-    port, more = free_port(), {}
-    if "logins.txt" in command:
-        log_in(folder)
-    if "--engine" in command:
-        served = serve_engine(ScriptedEngine())
-        command = command.replace("http://127.0.0.1:8000", served.url)
-    elif "--model" not in command:
-        more = {"STREAMING_ENGINE": "scripted"}
-    surroundings = environment(folder, STREAMING_PORT=str(port), PYTHONUNBUFFERED="1", **more)
-    log = folder / "log"
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            shlex.split(command), cwd=folder, env=surroundings, stdout=output, stderr=subprocess.STDOUT
-        ) as process,
-    ):
-        try:
-            wait_until_ready(f"http://127.0.0.1:{port}", process, log)
-            printed = log.read_text()
-            assert f"Open http://127.0.0.1:{port}" in printed
-            assert ("public link" in printed.lower()) == ("--share" in command)
-            assert (folder / "chats").exists() == ("./chats" in command)
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+def test_the_app_comes_up(command: str, starts: dict[str, Start]) -> None:
+    start = starts[command]
+    wait_until_ready(start)
+    assert f"Open {start.url}" in start.output()
+    assert ("public link" in start.output().lower()) == ("--share" in command)
+    assert (start.folder / "chats").exists() == ("./chats" in command)
 
 
-def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_ready(start: Start) -> None:
     deadline = time.monotonic() + START_S
     while True:
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
+        assert start.process.poll() is None, start.output()
+        assert time.monotonic() < deadline, start.output()
         try:
-            if httpx.get(f"{url}/health", timeout=5).json()["status"] == "ok" and "Open" in log.read_text():
-                return
+            ready = httpx.get(f"{start.url}/health", timeout=5).json()["status"] == "ok"
         except httpx.TransportError:
-            pass
+            ready = False
+        if ready and "Open" in start.output():  # a link that cannot be had is waited for
+            return
         time.sleep(0.1)
 
 

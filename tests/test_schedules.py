@@ -112,7 +112,7 @@ def house() -> Iterator[House]:
 
 
 @given(schedule=schedules)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @example([Arrival(0, (5,), 1), Arrival(0, (5,), 1), Arrival(0, (5,), 1, leaves=0)])
 @example([Arrival(0, tuple(COMMON), 35)] * 5)
 @example([Arrival(at, (*COMMON, 5), 9, leaves=at + 1) for at in range(6)] + [Arrival(7, (*COMMON, 5), 9)])
@@ -202,7 +202,7 @@ def reuse() -> Reuse:
 
 
 @given(turns=turns)
-@settings(max_examples=10)
+@settings(max_examples=6)
 @pytest.mark.usefixtures("house")  # small chunks
 @pytest.mark.parametrize("lane", ["batched", "alone"])
 def test_edits_retries_and_stops_in_the_middle_change_the_cost_and_never_the_text(
