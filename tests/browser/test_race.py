@@ -67,7 +67,11 @@ def downloaded(page: Page, link: Locator) -> str:
     return Path(download.value.path()).read_text(encoding="utf-8", errors="replace")
 
 
-@pytest.mark.parametrize("options", [DESKTOP, PHONE | {"color_scheme": "dark"}], ids=["desktop", "dark phone"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(DESKTOP, marks=pytest.mark.soak), PHONE | {"color_scheme": "dark"}],
+    ids=["desktop", "dark phone"],
+)
 def test_three_lanes_beside_each_other_and_what_came_of_them(
     chromium: Browser, app: RunningApp, options: dict[str, Any]
 ) -> None:

@@ -116,6 +116,7 @@ def go_on(chat: Chat) -> None:
     expect(chat.notes).to_have_count(0)
 
 
+@pytest.mark.soak  # that the store does so is tested always
 def test_two_tabs_that_a_restart_found_open_overwrite_nothing(chromium: Browser, house: House) -> None:
     context = chromium.new_context(**DESKTOP)
     with tab(chromium, house.app.url, context) as one:
@@ -137,7 +138,7 @@ def test_what_is_sent_as_the_network_breaks_is_there_once(chromium: Browser, app
     """Before anybody has said that it has come: it is in the box still, or it is in the history."""
     with wire(app.url) as network, tab(chromium, network.url) as chat:
         chat.start("before")
-        for number in range(3):
+        for number in range(2):
             text = f"/pace 500\n/text\nanswer {number}"
             before = chat.rows.count()
             with chat.page.expect_event("load", timeout=60_000):

@@ -15,7 +15,7 @@ from tests.browser.wire import wire
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1_800)]
 
-SIZES = [pytest.param(5, id="few"), pytest.param(100, id="full", marks=pytest.mark.soak)]
+SIZES = [pytest.param(3, id="few"), pytest.param(100, id="full", marks=pytest.mark.soak)]
 
 
 @pytest.fixture
