@@ -112,7 +112,7 @@ def house() -> Iterator[House]:
 
 
 @given(schedule=schedules)
-@settings(max_examples=8)
+@settings(max_examples=6)
 @example([Arrival(0, (5,), 1), Arrival(0, (5,), 1), Arrival(0, (5,), 1, leaves=0)])
 @example([Arrival(0, tuple(COMMON), 35)] * 5)
 @example([Arrival(at, (*COMMON, 5), 9, leaves=at + 1) for at in range(6)] + [Arrival(7, (*COMMON, 5), 9)])

@@ -136,7 +136,9 @@ def test_the_deltas_joined_are_plain_generates_text_cut_at_the_stop(
     assert not standing(items)
 
 
-@pytest.mark.parametrize("strategy", [Beam(2), PromptLookup(10), Assisted("itself")], ids=str)
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(Beam(2), marks=pytest.mark.soak), PromptLookup(10), Assisted("itself")], ids=str
+)
 def test_the_starter_model_s_text_is_plain_generates_too(starter_folder: Path, strategy: Strategy) -> None:
     """Whole, up to a stop string in the midst of a word, and up to a cancel."""
     tokenizer = AutoTokenizer.from_pretrained(starter_folder)

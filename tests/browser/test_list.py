@@ -151,6 +151,7 @@ def test_the_list_follows_the_other_tabs_of_the_same_person_only(chromium: Brows
     context.close()
 
 
+@pytest.mark.soak  # it waits as long as such a tab does
 def test_a_tab_that_nobody_looks_at_asks_anew_when_it_is_seen_again(chromium: Browser, app: RunningApp) -> None:
     """A browser has six connections to a server: hidden tabs must not hold one each."""
     context = chromium.new_context(**DESKTOP)
