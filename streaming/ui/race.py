@@ -20,6 +20,7 @@ from streaming.race import Lane, Race
 from streaming.ui import assets, view, ways
 from streaming.ui.race_view import colour, lanes_html, results_html, waiting_html
 from streaming.ui.visitors import BROWSER_KEY, Visitor
+from streaming.ui.wiring import QUIET
 
 FEWEST_TOKENS, MOST_TOKENS, TOKENS = 8, 512, 96
 NOT_AT_FIRST = (ways.name_of(Beam(4)),)  # they take their time
@@ -48,7 +49,6 @@ EXAMPLES = (
     ("Tell a story: nothing to guess from", "Write a short story about a lighthouse keeper who finds a letter."),
     ("Explain: nothing to guess from", "Why is the sky blue? Explain it in a few sentences."),
 )
-QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
 
 
 def add_race(page: gr.Blocks, engine: Engine, allowance: Allowance, *, secret: str | None = None) -> None:

@@ -172,6 +172,17 @@ class Chat:
         expect(self.page.locator("#live .message-row")).to_have_count(0)
 
 
+def say_in_both(one: Chat, two: Chat) -> None:
+    """Each of two tabs, in which a conversation has shown "first" so far, goes on with it: neither overwrites anything.
+    The first one ends on what the second one has said."""
+    two.ask(verbatim("from the second tab"))
+    one.ask(verbatim("from the first tab"))  # it had not seen the second one's: a version beside it
+    assert one.texts()[1::2] == ["first", "from the first tab"]
+    expect(one.rows.nth(2).locator(".versions")).to_contain_text("2/2")
+    one.rows.nth(2).get_by_role("button", name="Earlier version").click()
+    expect(one.rows.last).to_contain_text("from the second tab")
+
+
 @contextmanager
 def tab(browser: Browser, url: str, context: BrowserContext | None = None, **options: Any) -> Iterator[Chat]:
     """A tab on the app, in a browser context of its own unless one is given. Fails on any script error."""

@@ -7,7 +7,7 @@ import time
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.chat import PHONE, Chat, tab, verbatim
+from tests.browser.chat import PHONE, Chat, say_in_both, tab, verbatim
 from tests.browser.conftest import ServeApp
 from tests.browser.server import RunningApp
 
@@ -182,12 +182,7 @@ def test_two_tabs_on_one_conversation_do_not_overwrite_each_other(chromium: Brow
         one.ask(verbatim("first"))
         with tab(chromium, app.url, context) as two:
             expect(two.rows).to_have_count(2)
-            two.ask(verbatim("from the second tab"))
-            one.ask(verbatim("from the first tab"))  # it had not seen the second one's: a version beside it
-            assert one.texts()[1::2] == ["first", "from the first tab"]
-            expect(one.rows.nth(2).locator(".versions")).to_contain_text("2/2")
-            one.rows.nth(2).get_by_role("button", name="Earlier version").click()
-            expect(one.rows.last).to_contain_text("from the second tab")
+            say_in_both(one, two)
             two.reload()
             two.send("/say 60 tokens at 30 tok/s")
             two.wait_phase("answering")

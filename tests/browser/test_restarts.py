@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.chat import DESKTOP, Chat, tab, verbatim
+from tests.browser.chat import DESKTOP, Chat, say_in_both, tab, verbatim
 from tests.browser.server import RunningApp, free_port, running_app
 from tests.browser.wire import wire
 
@@ -125,12 +125,7 @@ def test_two_tabs_that_a_restart_found_open_overwrite_nothing(chromium: Browser,
             expect(two.rows).to_have_count(2)
             house.end()
             house.back(one, two)
-            two.ask(verbatim("from the second tab"))
-            one.ask(verbatim("from the first tab"))  # it had not seen the second one's: a version beside it
-            assert one.texts()[1::2] == ["first", "from the first tab"]
-            expect(one.rows.nth(2).locator(".versions")).to_contain_text("2/2")
-            one.rows.nth(2).get_by_role("button", name="Earlier version").click()
-            expect(one.rows.last).to_contain_text("from the second tab")
+            say_in_both(one, two)
     context.close()
 
 

@@ -5,11 +5,12 @@ A few dropped connections always; `-m soak` runs all at full size. The seed is p
 
 import os
 import random
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.chat import tab
+from tests.browser.chat import Chat, tab
 from tests.browser.conftest import ServeApp
 from tests.browser.wire import wire
 
@@ -29,22 +30,8 @@ def chance() -> random.Random:
 @pytest.mark.parametrize("times", [FULL])
 def test_reloads_at_random_moments(chromium: Browser, serve_app: ServeApp, chance: random.Random, times: int) -> None:
     """Reported of Gradio (3106) and textgen (5136): a reload lost the answer, or showed parts of it twice."""
-    app = serve_app()
-    with tab(chromium, app.url) as chat:
-        expected: list[str] = []
-        for number in range(times):
-            text = " ".join(f"{number}.{word}" for word in range(30))
-            chat.send(f"/wait 0.3\n/pace 40\n/text\n{text}")
-            expect(chat.box).to_have_value("")
-            chat.page.wait_for_timeout(chance.uniform(0, 1_300))
-            chat.reload()
-            expected.append(text)
-            expect(chat.rows).to_have_count(2 * len(expected))
-            chat.wait_idle()
-            assert chat.texts()[1::2] == expected
-            if len(expected) == 10:  # a conversation of its own for the next ten
-                chat.new()
-                expected.clear()
+    with tab(chromium, serve_app().url) as chat:
+        read_disturbed(chat, times, chance, chat.reload)
 
 
 @pytest.mark.parametrize("times", SIZES)
@@ -52,26 +39,34 @@ def test_dropped_connections_at_random_moments(
     chromium: Browser, serve_app: ServeApp, chance: random.Random, times: int
 ) -> None:
     """The answer goes on without a viewer, and the page finds it again by itself."""
-    app = serve_app()
-    with wire(app.url) as network, tab(chromium, network.url) as chat:
-        expected: list[str] = []
-        for number in range(times):
-            text = " ".join(f"{number}.{word}" for word in range(30))
-            chat.send(f"/wait 0.3\n/pace 40\n/text\n{text}")
-            expect(chat.box).to_have_value("")
-            chat.page.wait_for_timeout(chance.uniform(0, 1_300))
+    with wire(serve_app().url) as network, tab(chromium, network.url) as chat:
+
+        def drop() -> None:
             with chat.page.expect_event("load", timeout=60_000):
                 network.cut()
                 chat.page.wait_for_timeout(chance.uniform(0, 1_000))
                 network.mend()
             chat.ready()
-            expected.append(text)
-            expect(chat.rows).to_have_count(2 * len(expected))
-            chat.wait_idle()
-            assert chat.texts()[1::2] == expected
-            if len(expected) == 10:
-                chat.new()
-                expected.clear()
+
+        read_disturbed(chat, times, chance, drop)
+
+
+def read_disturbed(chat: Chat, times: int, chance: random.Random, disturb: Callable[[], object]) -> None:
+    """Answer upon answer, each disturbed at some moment of its writing, and each whole and once in the end."""
+    expected: list[str] = []
+    for number in range(times):
+        text = " ".join(f"{number}.{word}" for word in range(30))
+        chat.send(f"/wait 0.3\n/pace 40\n/text\n{text}")
+        expect(chat.box).to_have_value("")
+        chat.page.wait_for_timeout(chance.uniform(0, 1_300))
+        disturb()
+        expected.append(text)
+        expect(chat.rows).to_have_count(2 * len(expected))
+        chat.wait_idle()
+        assert chat.texts()[1::2] == expected
+        if len(expected) == 10:  # a conversation of its own for the next ten
+            chat.new()
+            expected.clear()
 
 
 @pytest.mark.parametrize("times", [FULL])
