@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -41,9 +43,14 @@ def launched() -> Iterator[Browser]:
 
 
 def provide() -> Path:
-    """Where the browser is, installing one if need be. Raises NoBrowser."""
+    """Where the browser is, installing one if need be: one process does, the others wait. Raises NoBrowser."""
     if found := _installed():
         return found
+    with FileLock(Path(tempfile.gettempdir()) / "streaming-tests-browser.lock"):
+        return _installed() or _install()
+
+
+def _install() -> Path:
     failures = []
     for name, commands in _ways_to_install():
         print(f"No browser yet: installing {name} ...", file=sys.stderr, flush=True)
