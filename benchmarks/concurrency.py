@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 
 from benchmarks.hardware import hardware
-from benchmarks.sides import Child, ManyTextbooks, Ours, Sample, Server, Side
+from benchmarks.sides import Child, ManyTextbooks, OneByOne, Ours, Sample, Server, Side
 from streaming.messages import Message
 
 PROMPTS = (
@@ -92,6 +92,7 @@ def main() -> None:
         "--base-url", action="append", default=[], help="a server to measure beside, as vLLM=http://127.0.0.1:8000/v1"
     )
     parser.add_argument("--api-key", default="none")
+    parser.add_argument("--one-by-one", action="store_true", help="our engine without its batch, too")
     parser.add_argument("--only-server", action="store_true", help="measure nothing but the server")
     options = parser.parse_args()
     if not all("=http" in server for server in options.base_url):
@@ -100,6 +101,8 @@ def main() -> None:
     sides: list[Side] = []
     if not options.only_server:
         sides += [Child("ours", Ours, options.model), Child("textbook", ManyTextbooks, options.model)]
+    if options.one_by_one:
+        sides.append(Child("ours, one by one", OneByOne, options.model))
     for server in options.base_url:
         name, _, url = server.partition("=")
         sides.append(Server(url, options.api_key, name=name))

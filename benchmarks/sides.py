@@ -48,8 +48,8 @@ class Side(Protocol):
 class Ours:
     """Our engine in this process."""
 
-    def __init__(self, model: str) -> None:
-        self._engine = open_engine(Config(model=model))
+    def __init__(self, model: str, *, batching: str = "auto") -> None:
+        self._engine = open_engine(Config(model=model, batching=batching))
         status = self._engine.wait_ready()
         if status.state != "ready":
             raise RuntimeError(status.detail)
@@ -58,6 +58,13 @@ class Ours:
         sampling = Sampling(temperature=0, max_new_tokens=new_tokens)
         readers = [_Reader(self._engine.stream(chat, sampling, user=str(place))) for place, chat in enumerate(chats)]
         return [reader.sample() for reader in readers]
+
+
+class OneByOne(Ours):
+    """Our engine without its batch: the lane that answers one at a time."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model, batching="off")
 
 
 class _Reader:

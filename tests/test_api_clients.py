@@ -158,7 +158,7 @@ def test_ctrl_c_tells_an_open_stream_and_ends_the_app(tmp_path: Path) -> None:
         stream = client.chat.completions.create(
             model="scripted", messages=order("/say 100000 tokens at 100 tok/s"), max_tokens=8000, stream=True
         )
-        next(stream)
+        assert next(chunk for chunk in stream if chunk.choices[0].delta.content), "before that it might still wait"
         ending.process.send_signal(signal.SIGINT)
         with pytest.raises(openai.APIError, match="stopped at the server"):
             list(stream)

@@ -42,7 +42,7 @@ def test_the_quick_start_is_two_commands(readme: str) -> None:
     commands = re.findall(r"^```bash\n(.*?)\n```$", section, re.M | re.S)
     assert [command.rpartition("&& ")[2] for command in commands] == [
         ".venv/bin/python app.py",
-        ".venv/bin/python -m pytest",
+        ".venv/bin/python -m pytest -n 2 --dist loadfile",
     ]
     assert all("\n" not in command for command in commands)
     for name in re.findall(r"-r (\S+)", section):
