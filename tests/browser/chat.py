@@ -161,7 +161,7 @@ class Chat:
         return [text.strip() for text in self.page.locator(".message-row .message-content .md").all_inner_texts()]
 
     def wait_live(self, text: str | re.Pattern[str]) -> None:
-        expect(self.live.last).to_contain_text(text, timeout=15_000)
+        expect(self.live.last).to_contain_text(text)
 
     def wait_phase(self, *phases: str) -> None:
         wanted = ", ".join(f'[data-phase="{phase}"]' for phase in phases)

@@ -14,7 +14,7 @@ from tests.browser.chat import Chat, tab
 from tests.browser.chromium import NoBrowser, launched, provide
 from tests.browser.server import RunningApp, running_app
 
-expect.set_options(timeout=15_000)  # a busy machine is slow, not wrong
+expect.set_options(timeout=30_000)  # a busy machine is slow, not wrong
 
 ServeApp = Callable[..., RunningApp]
 
