@@ -101,8 +101,8 @@ def main() -> None:
     sides: list[Side] = []
     if not options.only_server:
         sides += [Child("ours", Ours, options.model), Child("textbook", ManyTextbooks, options.model)]
-    if options.one_by_one:
-        sides.append(Child("ours, one by one", OneByOne, options.model))
+        if options.one_by_one:
+            sides.append(Child("ours, one by one", OneByOne, options.model))
     for server in options.base_url:
         name, _, url = server.partition("=")
         sides.append(Server(url, options.api_key, name=name))

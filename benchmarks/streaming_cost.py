@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +37,17 @@ class Answer:
     text: str
     first_s: float
     whole_s: float
+
+
+def timed(pieces: Iterator[str]) -> Answer:
+    """Take the time of an answer that comes in pieces; an empty one is no text yet."""
+    start = time.perf_counter()
+    first_s, texts = 0.0, []
+    for text in pieces:
+        if text:
+            first_s = first_s or time.perf_counter() - start
+            texts.append(text)
+    return Answer("".join(texts), first_s, time.perf_counter() - start)
 
 
 class Side(Protocol):
@@ -122,13 +133,7 @@ class TextbookSide:
         self._textbook = Textbook(folder)
 
     def answer(self, max_new_tokens: int) -> Answer:
-        start = time.perf_counter()
-        first_s, pieces = 0.0, []
-        for text in self._textbook.stream(PROMPT, max_new_tokens):
-            if text:
-                first_s = first_s or time.perf_counter() - start
-                pieces.append(text)
-        return Answer("".join(pieces), first_s, time.perf_counter() - start)
+        return timed(self._textbook.stream(PROMPT, max_new_tokens))
 
     def stop(self, moment: str) -> float:
         raise NotImplementedError(moment)

@@ -24,10 +24,10 @@ from typing import Any, Protocol
 import psutil
 
 from benchmarks.hardware import hardware
+from benchmarks.streaming_cost import PROMPT, Answer, timed
 from benchmarks.textbook import WARM_UP_TOKENS, Textbook
 from streaming import models
 
-PROMPT = "Write a long story about a dragon and a knight."
 HAND_OVERS = 5000
 SOME, ALL = 0.1, 1.0  # of the app's time is Python: a page that shows an answer, an app that never waits
 PERIOD_S = 0.1
@@ -144,15 +144,6 @@ WAYS: dict[str, Callable[[Path], Way]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Seconds from the request to the first text and to the end."""
-
-    text: str
-    first_s: float
-    whole_s: float
-
-
 class Host:
     """An app in a process of its own that answers in one way. One host works at a time: the others wait for a pipe."""
 
@@ -189,17 +180,7 @@ def _host(name: str, folder: Path, pipe: Connection) -> None:
     while (order := _received(pipe)) is not None:
         new_tokens, busy = order
         with _python_at_work(busy):
-            pipe.send(_timed(way.pieces(new_tokens)))
-
-
-def _timed(pieces: Iterator[str]) -> Answer:
-    start = time.perf_counter()
-    first_s, texts = 0.0, []
-    for text in pieces:
-        if text:
-            first_s = first_s or time.perf_counter() - start
-            texts.append(text)
-    return Answer("".join(texts), first_s, time.perf_counter() - start)
+            pipe.send(timed(way.pieces(new_tokens)))
 
 
 @contextmanager
