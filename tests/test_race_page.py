@@ -172,6 +172,14 @@ def test_a_race_in_a_sentence(speed_ups: dict[str, float], words: str) -> None:
     assert verdict([Sight("Plain", "stopped"), *others]) == "The race was stopped."
 
 
+def test_only_what_is_quicker_than_plain_is_shown_as_a_gain() -> None:
+    html = lanes_html(
+        [Sight("Prompt lookup", "done", speed_up=2.5), Sight("Beams 2", "done", speed_up=0.5)], running=False
+    )
+    assert '<b class="quicker">2.50 × plain</b>' in html
+    assert "<b>0.50 × plain</b>" in html
+
+
 def test_examples_have_something_to_guess_from_and_nothing() -> None:
     assert [CODE in text for _, text in EXAMPLES] == [True, False, False, False]
     assert sum("nothing to guess" in name for name, _ in EXAMPLES) == 2

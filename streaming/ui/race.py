@@ -29,14 +29,18 @@ NOTHING_TO_RACE = (
     "Only a model in this process can be raced: a server makes its tokens its own way. "
     "Start the app with --engine local."
 )
-CODE = """def area(width, height):
-    result = width * height
-    return result
+CODE = """```python
+def area(width, height):
+    return width * height
 
 
 def volume(width, height, depth):
-    result = width * height * depth
-    return result"""
+    return width * height * depth
+
+
+def surface(width, height, depth):
+    return 2 * (width * height + width * depth + height * depth)
+```"""
 QUOTE = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     "wife. However little known the feelings or views of such a man may be on his first entering a neighbourhood, this "

@@ -74,7 +74,10 @@ def _card(sight: Sight, text: str) -> str:
 
 
 def _speed(sight: Sight) -> str:
-    return "" if sight.speed_up is None else f" <b>{sight.speed_up:.2f} × plain</b>"
+    if sight.speed_up is None:
+        return ""
+    quicker = ' class="quicker"' if sight.speed_up >= AS_FAST else ""
+    return f" <b{quicker}>{sight.speed_up:.2f} × plain</b>"
 
 
 def _figures(sight: Sight) -> list[str]:
