@@ -163,9 +163,9 @@ class Chat:
     def wait_live(self, text: str | re.Pattern[str]) -> None:
         expect(self.live.last).to_contain_text(text)
 
-    def wait_phase(self, *phases: str) -> None:
+    def wait_phase(self, *phases: str, within_s: float = 30) -> None:
         wanted = ", ".join(f'[data-phase="{phase}"]' for phase in phases)
-        expect(self.page.locator("#status").locator(wanted)).to_be_visible(timeout=30_000)
+        expect(self.page.locator("#status").locator(wanted)).to_be_visible(timeout=1000 * within_s)
 
     def wait_idle(self) -> None:
         self.wait_phase("idle")

@@ -15,8 +15,9 @@ from pathlib import Path
 from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-PACKAGES = ("chromium", "fonts-inter", "fonts-noto-color-emoji", "fonts-noto-cjk")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+"""The shell has no window around the page to compute: it opens a tab at two thirds of the whole browser's cost."""
+PACKAGES = ("chromium-headless-shell", "fonts-inter", "fonts-noto-color-emoji", "fonts-noto-cjk")
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -68,8 +69,17 @@ def _installed() -> Path | None:
         if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
             return Path(path)
     with sync_playwright() as playwright:
-        own = Path(playwright.chromium.executable_path)
-    return own if own.exists() else None
+        whole = Path(playwright.chromium.executable_path)
+    return next((own for own in (*_shells_beside(whole), whole) if own.exists()), None)
+
+
+def _shells_beside(whole: Path) -> Iterator[Path]:
+    """Playwright keeps its headless shell in a folder of the same number beside the whole browser's."""
+    for folder in whole.parents:
+        if folder.name.startswith("chromium-"):
+            yield from folder.with_name(folder.name.replace("chromium-", "chromium_headless_shell-")).glob(
+                "*/*headless*shell*"
+            )
 
 
 def _ways_to_install() -> Iterator[tuple[str, list[list[str]]]]:
@@ -81,8 +91,8 @@ def _ways_to_install() -> Iterator[tuple[str, list[list[str]]]]:
         )
     playwright = [sys.executable, "-m", "playwright", "install"]
     if is_root:
-        yield "Playwright's Chromium with its libraries", [[*playwright, "--with-deps", "--no-shell", "chromium"]]
-    yield "Playwright's Chromium", [[*playwright, "--no-shell", "chromium"]]
+        yield "Playwright's Chromium with its libraries", [[*playwright, "--with-deps", "--only-shell", "chromium"]]
+    yield "Playwright's Chromium", [[*playwright, "--only-shell", "chromium"]]
 
 
 def _run_all(commands: list[list[str]]) -> str:
