@@ -1,5 +1,6 @@
 """Fixtures that several test files share. Importing this loads neither torch nor a model."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from streaming import models
+
+# Of the processes under test too. Torch's threads wait for each other at every product: where two processes share two
+# cores, one that got no core holds the other up, and a model answers at a quarter of the speed that it has with one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine is no failure.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,7 +1,8 @@
 """Takes the pictures of the page that docs and reviewers look at: `python -m tests.browser.screenshots [FOLDER]`.
 
-Desktop and phone, light and dark; empty, reading, thinking, streaming, at rest, an error, the drawer, the help, beams,
-guesses, the list, its search, versions. All on the scripted engine but the README's, which shows the starter model.
+In a folder: desktop and phone, light and dark; empty, reading, thinking, streaming, at rest, an error, the drawer, the
+help, beams, guesses, the list, its search, versions; on the scripted engine. Without one: those of README, which show
+the starter model, and of the guide.
 """
 
 import sys
@@ -12,7 +13,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.chat import DESKTOP, PHONE, Chat, tab, verbatim
 from tests.browser.chromium import launched
-from tests.browser.server import ROOT, running_app
+from tests.browser.server import ROOT, running_app, shared_app
 
 TALKS = (
     ("Bread for beginners", "Flour, water, salt and time: leave the dough overnight, and bake it hot."),
@@ -33,6 +34,11 @@ def hours(day):
 
 On a Sunday the library is shut.
 """
+GUIDE_QUESTIONS = (
+    "Does bread dough need butter?",
+    "What should I see in two days in Paris?",
+    "Why is the sea salty?",
+)
 README_QUESTION = "Explain in a few sentences why the sky is blue."
 
 
@@ -148,6 +154,34 @@ def readme(browser: Browser, folder: Path) -> None:
                     chat.wait_idle()
 
 
+def guide(browser: Browser, folder: Path) -> None:
+    """What the guide speaks of: the list and its search, beams, the link for others."""
+    link = "https://0123456789abcdef.gradio.live"
+    with (
+        shared_app(link, engine="local", model="starter", max_new_tokens=80) as address,
+        tab(browser, address, **DESKTOP) as chat,
+    ):
+        shoot = Shoot(chat, folder, "guide")
+        for question in GUIDE_QUESTIONS:
+            chat.new()
+            chat.ask(question)
+        chat.tool(chat.rows.last, "retry")
+        chat.wait_idle()
+        chat.page.locator("#side-search").fill("butter")
+        expect(chat.page.locator("#list mark").first).to_be_visible()
+        shoot("history")
+        chat.page.locator("#side-search").fill("")
+        chat.new()
+        chat.choose_strategy("Beams 2")
+        chat.send(README_QUESTION)
+        expect(chat.live.last).to_contain_text("light", timeout=60_000)
+        expect(chat.tentative).to_be_attached()
+        shoot("beams")
+        chat.stop()
+        chat.page.get_by_role("button", name="Share", exact=True).click()
+        shoot("share")
+
+
 def main(arguments: list[str]) -> None:
     with launched() as browser:
         if arguments:
@@ -158,6 +192,7 @@ def main(arguments: list[str]) -> None:
             folder = ROOT / "assets" / "screenshots"
             folder.mkdir(parents=True, exist_ok=True)
             readme(browser, folder)
+            guide(browser, folder)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Runs the app as its users do: `python app.py` in a process of its own, on a free port, and ended afterwards.
 
-Knows nothing of pages. What the process says is kept, and shown when a test fails.
+Knows nothing of pages. What the process says is kept, and shown when a test fails. Only `shared_app` is in
+this process.
 """
 
 import os
@@ -15,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+
+from streaming.config import Config
+from streaming.ui.launch import build_app
 
 ROOT = Path(__file__).parents[2]
 END_S = 60.0
@@ -61,6 +65,17 @@ def running_app(
             yield app
         finally:
             _end(process)
+
+
+@contextmanager
+def shared_app(link: str, **settings: object) -> Iterator[str]:
+    """The address of an app to which Gradio's service would have given the link; `settings` as of `running_app`."""
+    config = Config(**{"engine": "scripted", "no_history": True, "port": free_port()} | settings)  # type: ignore[arg-type]
+    app = build_app(config)
+    app.launch(block=False)
+    app.page.share_url = link
+    yield f"http://127.0.0.1:{config.port}"
+    app.close()
 
 
 def free_port() -> int:

@@ -8,10 +8,8 @@ import zxingcpp
 from PIL import Image
 from playwright.sync_api import Browser, expect
 
-from streaming.config import Config
-from streaming.ui.launch import build_app
 from tests.browser.chat import PHONE, Chat, tab, verbatim
-from tests.browser.server import free_port
+from tests.browser.server import shared_app
 
 pytestmark = pytest.mark.browser
 
@@ -20,13 +18,8 @@ LINK = "https://0123456789abcdef.gradio.live"
 
 @pytest.fixture
 def shared() -> Iterator[str]:
-    """The address of an app that Gradio's service would have given this link."""
-    config = Config(engine="scripted", no_history=True, port=free_port(), requests_per_minute=2)
-    app = build_app(config)
-    app.launch(block=False)
-    app.page.share_url = LINK
-    yield f"http://127.0.0.1:{config.port}"
-    app.close()
+    with shared_app(LINK, requests_per_minute=2) as address:
+        yield address
 
 
 def test_a_camera_reads_the_link_from_the_page(chromium: Browser, shared: str) -> None:
