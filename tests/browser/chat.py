@@ -92,6 +92,7 @@ class Chat:
     def new(self) -> None:
         self.page.get_by_role("button", name="New chat", exact=True).first.click()
         expect(self.page.locator("#greeting")).to_be_visible()
+        self.wait_phase("idle")  # it is shown a moment later, and Enter waits for it
 
     def start(self, *texts: str) -> str:
         """A new conversation in which these are answers; returns its id."""

@@ -398,8 +398,7 @@ def test_ten_quick_stops_and_then_a_message_give_one_whole_answer(chat: Chat) ->
 def test_a_new_chat_leaves_the_old_answer_to_itself(chat: Chat) -> None:
     chat.send("/say 300 tokens at 60 tok/s")
     chat.wait_phase("answering")
-    chat.page.get_by_role("button", name="New chat", exact=True).first.click()
-    expect(chat.page.locator("#greeting")).to_be_visible()
+    chat.new()
     chat.ask(verbatim("fresh"))
     assert chat.texts()[1] == "fresh"
     assert len(chat.texts()) == 2
