@@ -1,16 +1,17 @@
 """Fetches model repositories from the Hugging Face Hub, or finds them in its cache when there is no network.
 
 Only what transformers reads is taken: safetensors rather than .bin, nothing of subfolders; or one GGUF file.
-Knows nothing of what is inside. Downloads run in threads of the Hub's library; broken ones go on where they stopped.
+Knows nothing of what is inside. Downloads run in threads of the Hub's library; broken ones go on with what is missing.
 """
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
+from filelock import FileLock, Timeout
 from huggingface_hub import CacheNotFound, HfApi, scan_cache_dir, snapshot_download, try_to_load_from_cache
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import (
@@ -28,15 +29,17 @@ from streaming import disk
 from streaming.errors import ModelError, ModelNotFound, NoNetwork
 
 Report = Callable[[str], None]
+Measure = Callable[[int, int], None]  # bytes that have come, and all that are to come
 
 _DESCRIPTION = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
 _NOT_WANTED = ("*/*", "consolidated*")  # other formats of the same weights live there
 
 
-def fetch(repo: str, gguf_file: str | None, report: Report) -> Path:
+def fetch(repo: str, gguf_file: str | None, report: Report, measure: Measure = lambda *_: None) -> Path:
     """Bring the repository `owner/name`, or one GGUF file of it, into the Hub's cache; returns the folder.
 
-    `report` gets lines about the progress, from any thread; what it raises ends the download.
+    `report` gets lines about the progress, from any thread, and `measure` its figures just before; what they raise ends
+    the download.
     Raises ModelNotFound, NoNetwork, NoDiskSpace or ModelError.
     """
     with _explained(repo), disk.explained(Path(HF_HUB_CACHE)):
@@ -47,7 +50,17 @@ def fetch(repo: str, gguf_file: str | None, report: Report) -> Path:
             return Path(
                 snapshot_download(repo, allow_patterns=patterns, ignore_patterns=[*_NOT_WANTED], local_files_only=True)
             )
-        return _download(repo, gguf_file, info, report)
+        return _download(repo, gguf_file, info, report, measure)
+
+
+def clear_away(repo: str) -> None:
+    """Delete the halves of files that killed downloads have left. The library goes on with none of them: each download
+    has names of its own. What another process is fetching right now it holds a lock of."""
+    cache, folder = Path(HF_HUB_CACHE), f"models--{repo.replace('/', '--')}"
+    for half in (cache / folder / "blobs").glob("*.incomplete"):
+        blob = half.name.removesuffix(".incomplete").rpartition(".")[0]
+        with suppress(Timeout, OSError), FileLock(cache / ".locks" / folder / f"{blob}.lock", blocking=False):
+            half.unlink(missing_ok=True)
 
 
 def cached() -> list[tuple[str, Path, int]]:
@@ -59,7 +72,8 @@ def cached() -> list[tuple[str, Path, int]]:
     return sorted((repo.repo_id, repo.repo_path, repo.size_on_disk) for repo in repos if repo.repo_type == "model")
 
 
-def _download(repo: str, gguf_file: str | None, info: ModelInfo, report: Report) -> Path:
+def _download(repo: str, gguf_file: str | None, info: ModelInfo, report: Report, measure: Measure) -> Path:
+    clear_away(repo)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     patterns = _patterns(repo, gguf_file, sizes)
     missing = sum(
@@ -71,7 +85,12 @@ def _download(repo: str, gguf_file: str | None, info: ModelInfo, report: Report)
     )
     disk.require_space(Path(HF_HUB_CACHE), missing)
     ignored = [] if gguf_file else [*_NOT_WANTED]
-    bar = _reporting_bar(lambda done: report(f"Downloading {repo}: {done / 1e6:.0f} of {disk.size_text(missing)}"))
+
+    def tell(done: int) -> None:
+        measure(done, missing)
+        report(f"Downloading {repo}: {done / 1e6:.0f} of {disk.size_text(missing)}")
+
+    bar = _reporting_bar(tell)
     return Path(snapshot_download(repo, allow_patterns=patterns, ignore_patterns=ignored, tqdm_class=bar))
 
 
@@ -144,5 +163,5 @@ def _explained(repo: str) -> Iterator[None]:
     except httpx2.HTTPError as error:
         raise NoNetwork(
             f"The connection to the Hub broke while {repo} was fetched ({error or type(error).__name__}). "
-            "Start again: the download goes on where it stopped."
+            "Start again: what has come whole is kept."
         ) from error

@@ -71,26 +71,54 @@ def title(name: str) -> str:
     return "SmolLM2-135M" if name == STARTER else Path(name.partition(":")[0]).name or name
 
 
-def prepare(name: str, *, cache_dir: Path | None, progress: Callable[[str], None]) -> ModelSource:
+def prepare(
+    name: str,
+    *,
+    cache_dir: Path | None,
+    progress: Callable[[str], None],
+    measure: Callable[[int, int], None] = lambda *_: None,
+) -> ModelSource:
     """Find the model `name`, fetching it where it is not here.
 
     `name` is "starter", a folder, a .gguf file, "owner/name" on the Hub, or "owner/name:FILE.gguf". `progress` gets
-    lines for a person, from any thread; what it raises ends the work. Raises a ModelError that says what to do.
+    lines for a person, from any thread, and `measure` just before how many bytes have come, and of how many (0: not
+    known); what they raise ends the work. Raises a ModelError that says what to do.
     """
     if name == STARTER:
-        return ModelSource(name, starter.prepare(cache_dir, progress), notices=(STARTER_NOTICE,))
-    path = Path(name).expanduser()
-    if path.exists():
+        return ModelSource(name, starter.prepare(cache_dir, progress, measure), notices=(STARTER_NOTICE,))
+    if path := local_path(name):
         return _local(name, path)
+    repo, gguf_file = _on_hub(name)
+    folder = hub.fetch(repo, gguf_file, progress, measure)
+    return ModelSource(name, folder, gguf_file, (GGUF_NOTICE,)) if gguf_file else _transformers_folder(name, folder)
+
+
+def clear_away(name: str, cache_dir: Path | None) -> None:
+    """Delete what a killed `prepare` has left that no other one could go on with."""
+    if name == STARTER:
+        starter.clear_away(cache_dir)
+    elif hub_name := _HUB_NAME.fullmatch(name):
+        hub.clear_away(hub_name["repo"])
+
+
+def local_path(name: str) -> Path | None:
+    """The folder or file that a name means, if there is one."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, not ours to look at; a user's home who is not; no path
+        return None
+
+
+def _on_hub(name: str) -> tuple[str, str | None]:
+    """Repository and GGUF file of a name of the Hub. Raises ModelNotFound if it cannot be one."""
     hub_name = _HUB_NAME.fullmatch(name)
     if hub_name is None or name.startswith(".") or (hub_name["gguf"] is None and name.endswith(".gguf")):
         raise ModelNotFound(
             f"There is no folder or file {name!r}. A model is '{STARTER}', a folder, a .gguf file, or a name "
             "of the Hub such as HuggingFaceTB/SmolLM3-3B."
         )
-    gguf_file = hub_name["gguf"]
-    folder = hub.fetch(hub_name["repo"], gguf_file, progress)
-    return ModelSource(name, folder, gguf_file, (GGUF_NOTICE,)) if gguf_file else _transformers_folder(name, folder)
+    return hub_name["repo"], hub_name["gguf"]
 
 
 def cached_models(cache_dir: Path | None) -> list[CachedModel]:

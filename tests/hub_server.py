@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,12 +14,15 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Repos:
-    """What the stand-in serves. A request for a file of `broken` gets half of it, and then the connection ends."""
+    """What the stand-in serves. A request for a file of `broken` gets half of it, and then the connection ends. While
+    there is a `gate`, the second half of weights does not come before it is set."""
 
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     served: list[str] = field(default_factory=list)
+    gate: threading.Event | None = None
+    held: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # for each that waits there
 
 
 @contextmanager
@@ -67,10 +70,23 @@ def hub(repos: Repos) -> Iterator[str]:
             if data is None:
                 self.send(404, b"", body, {"X-Error-Code": "EntryNotFound"})
                 return
+            headers = {"ETag": f'"{sha1(data).hexdigest()}"', "X-Repo-Commit": COMMIT}
+            if wanted := self.headers.get("Range"):
+                first, _, last = wanted.removeprefix("bytes=").partition("-")
+                part = data[int(first) : int(last or len(data)) + 1]
+                self.send(206, part, body, headers | {"Content-Range": f"bytes {first}-{last}/{len(data)}"})
+                return
             if body:
                 repos.served.append(name)
-            sent = data[: len(data) // 2] if body and name in repos.broken else data
-            headers = {"ETag": f'"{sha1(data).hexdigest()}"', "X-Repo-Commit": COMMIT}
+            half, gate = len(data) // 2, repos.gate if name.endswith(".safetensors") else None
+            if body and gate is not None:
+                self.send(200, data[:half], body, headers, length=len(data))
+                repos.held.release()
+                gate.wait(60)
+                with suppress(OSError):  # who asked may be gone
+                    self.wfile.write(data[half:])
+                return
+            sent = data[:half] if body and name in repos.broken else data
             self.send(200, sent, body, headers, length=len(data))
 
         def send(

@@ -19,7 +19,7 @@ LAYERS = (
     "config detokenizer stops reasoning templates disk passwords search waiters beams",
     "starter hub memory packing conversation news",
     "models listing rows schema openwebui",
-    "assembler streamers saving reading database portable",
+    "assembler streamers fetching saving reading database portable",
     "engines.base engines.script engines.stopwatch engines.decoding engines.prefixes engines.sampler engines.attention",
     "engines.queue engines.answers engines.paged engines.prompts",
     "engines.speculation",

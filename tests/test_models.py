@@ -67,7 +67,11 @@ def test_a_gguf_file_and_a_folder_with_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["./nothing", "/nothing/here", "~/nothing/here", "model.gguf", "a b", "", "a/b/c", ".."]
+    "name",
+    [
+        *("./nothing", "/nothing/here", "~/nothing/here", "model.gguf", "a b", "", "a/b/c", ".."),
+        *("~nobody-of-this-name/x", "a\0b", "\ud800", "$(touch x)", "one\ntwo", "/" + "long" * 5_000, "long/" * 5_000),
+    ],
 )
 def test_a_name_that_can_only_be_a_path_is_not_looked_for_on_the_hub(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
