@@ -147,27 +147,32 @@ def _kill(child: subprocess.Popen[str]) -> None:
 
 
 class _Teller:
-    """Says what becomes of it, from any thread, and not too often."""
+    """Says what becomes of it: the latest, and not too often. May be told from any thread."""
 
     def __init__(self, output: IO[str]) -> None:
         self._output = output
         self._lock = threading.Lock()
         self._figures = (0, 0)
-        self._told = -TELL_EVERY_S
+        self._news: Progress | None = None
 
     def measure(self, done: int, total: int) -> None:
         self._figures = done, total
 
     def say(self, words: str) -> None:
-        done, total = self._figures
-        now = time.monotonic()
-        if now - self._told >= TELL_EVERY_S or done == total:
-            self._told = now
-            self.tell(asdict(Progress(words, done, total)))
+        self._news = Progress(words, *self._figures)
 
-    def tell(self, told: dict[str, Any]) -> None:
+    def run(self) -> None:
+        """Pass on what is new, for ever."""
+        while True:
+            time.sleep(TELL_EVERY_S)
+            self.pass_on()
+
+    def pass_on(self, end: dict[str, Any] | None = None) -> None:
         with self._lock:
-            print(json.dumps(told), file=self._output, flush=True)
+            news, self._news = self._news, None
+            for told in (asdict(news) if news else None, end):
+                if told:
+                    print(json.dumps(told), file=self._output, flush=True)
 
 
 def _end_with_parent() -> None:
@@ -185,13 +190,14 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(job["folder"])  # names of folders are meant from there
     teller = _Teller(output)
+    threading.Thread(target=teller.run, daemon=True).start()
     cache_dir = Path(job["cache_dir"]) if job["cache_dir"] else None
     try:
         models.prepare(job["name"], cache_dir=cache_dir, progress=teller.say, measure=teller.measure)
     except StreamingError as error:
-        teller.tell({"error": type(error).__name__, "text": str(error)})
+        teller.pass_on({"error": type(error).__name__, "text": str(error)})
     else:
-        teller.tell({"here": True})
+        teller.pass_on({"here": True})
 
 
 if __name__ == "__main__":
