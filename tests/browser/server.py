@@ -73,7 +73,7 @@ def shared_app(link: str, **settings: object) -> Iterator[str]:
     config = Config(**{"engine": "scripted", "no_history": True, "port": free_port()} | settings)  # type: ignore[arg-type]
     app = build_app(config)
     app.launch(block=False)
-    app.page.share_url = link
+    app.page.share_url = link  # type: ignore[assignment]
     yield f"http://127.0.0.1:{config.port}"
     app.close()
 
