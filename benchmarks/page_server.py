@@ -89,8 +89,9 @@ class _Timed(ScriptedEngine):
         *,
         user: str = "",
         continues: bool = False,
+        model: str | None = None,
     ) -> Generation:
-        generation = super().stream(prompt, sampling, user=user, continues=continues)
+        generation = super().stream(prompt, sampling, user=user, continues=continues, model=model)
         deliver = generation.emit
         last = prompt if isinstance(prompt, str) else prompt[-1].content
 

@@ -36,6 +36,7 @@ def _setting(
 
 
 OPEN_REQUESTS, OPEN_TOKENS = 12, 20_000  # of one visitor, where anybody can come
+LONGEST_IDLE = 60 * 24 * 365  # minutes; the clocks of threads end before numbers do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,11 @@ class Config:
     max_new_tokens: int = _setting("longest answer in tokens, where a request does not say", 1024, read=int)
     batching: str = _setting("answer several at once", "auto", choices=("auto", "on", "off"))
     kv_cache_gb: float | None = _setting("memory for what is computed of conversations, in GB", None, read=float)
+    idle_unload: float | None = _setting(
+        "minutes without a request after which the model's memory is freed; the next one loads it again",
+        None,
+        read=float,
+    )
     max_waiting: int = _setting("requests that may wait before one more is refused", 64, read=int)
     data_dir: Path | None = _setting("where conversations are kept, if not in the user's data", None, read=Path)
     no_history: bool = _setting("keep conversations in memory only", False)
@@ -94,6 +100,10 @@ class Config:
             raise ConfigError(f"--max-new-tokens is {self.max_new_tokens}: it must be at least 1.")
         if self.kv_cache_gb is not None and not 0 < self.kv_cache_gb < math.inf:
             raise ConfigError(f"--kv-cache-gb is {self.kv_cache_gb}: it must be more than 0.")
+        if self.idle_unload is not None and not 0 < self.idle_unload <= LONGEST_IDLE:
+            raise ConfigError(f"--idle-unload is {self.idle_unload}: it must be more than 0 minutes.")
+        if self.idle_unload is not None and self.engine != "local":
+            raise ConfigError("--idle-unload is for --engine local: another engine has its models elsewhere.")
         if self.max_waiting < 1:
             raise ConfigError(f"--max-waiting is {self.max_waiting}: it must be at least 1.")
         if self.max_runs_per_user < 1:
@@ -127,6 +137,11 @@ class Config:
                 "--base-url must be like http://127.0.0.1:8000/v1, without a query or a password. "
                 "A key belongs into a variable that --api-key-env names."
             )
+
+    @property
+    def idle_s(self) -> float | None:
+        """Seconds without a request after which the model's memory is freed; None: never."""
+        return None if self.idle_unload is None else 60 * self.idle_unload
 
     @property
     def reachable(self) -> bool:

@@ -238,9 +238,14 @@ class Conversation:
         guessed: tuple[Span, ...] = (),
         finished: Finished | None = None,
     ) -> None:
-        """Put down what became of an answer. It keeps its place, wherever the reader has gone meanwhile."""
+        """Put down what became of an answer. It keeps its place, wherever the reader has gone meanwhile. The model that
+        gave it may be another than was expected to."""
+        node = self.node(answer_id)
+        gave = finished.model if finished is not None else ""
+        self.model = gave or self.model
         self._nodes[answer_id] = replace(
-            self.node(answer_id),
+            node,
+            model=gave or node.model,
             message=message,
             state=state,
             error=error,

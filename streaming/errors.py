@@ -37,6 +37,10 @@ class NoDraft(InvalidRequest):
     """A request for guesses by a draft model that this engine does not have."""
 
 
+class WrongModel(InvalidRequest):
+    """A request that names another model than the one that would answer it."""
+
+
 class ModelError(StreamingError):
     """The model could not be found, fetched or loaded."""
 

@@ -90,12 +90,14 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of an answer; `stopped_by` is the stop string that ended it, if one did."""
+    """The last event of an answer; `stopped_by` is the stop string that ended it, if one did, and `model` the one that
+    gave it, where one has begun to."""
 
     reason: FinishReason
     usage: Usage = Usage()
     timings: Timings = Timings()
     stopped_by: str | None = None
+    model: str = ""
 
 
 Delta = TextDelta | ReasoningDelta

@@ -4,6 +4,9 @@ later takes the whole program with it.
 Knows parameter counts and sizes in bytes, and nothing of files.
 """
 
+import ctypes
+import gc
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +51,18 @@ def free_memory() -> int:
 
     accelerators = range(torch.accelerator.device_count())
     return sum(torch.accelerator.get_memory_info(device)[0] for device in accelerators) + _free_main_memory()
+
+
+def give_back() -> None:
+    """Hand back to the system what a model took that nobody holds any more. It lies in cycles, and then in the hands of
+    allocators, who would keep it for the next one."""
+    import torch
+
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):  # glibc alone has it
+        trim(0)
 
 
 def _free_main_memory() -> int:

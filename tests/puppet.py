@@ -1,8 +1,9 @@
 """An engine whose answers the test plays by hand, for what stands above engines: chats and the page's handlers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from streaming.engines.base import Generation, Status
+from streaming.errors import StreamingError
 from streaming.events import Finished, TextDelta
 from streaming.messages import Message, Sampling
 
@@ -18,6 +19,7 @@ class Puppet:
         self.refusal: Exception | None = None
         self.samplings: list[Sampling | None] = []
         self.state = Status("ready", "puppet")
+        self.switches: list[tuple[str, Callable[[StreamingError | None], None]]] = []
 
     def start(self) -> None: ...
 
@@ -28,6 +30,7 @@ class Puppet:
         *,
         user: str = "",
         continues: bool = False,
+        model: str | None = None,
     ) -> Generation:
         if self.refusal is not None:
             raise self.refusal
@@ -43,6 +46,15 @@ class Puppet:
 
     def wait_ready(self, timeout: float | None = None) -> Status:
         return self.status()
+
+    def switch(self, name: str, done: Callable[[StreamingError | None], None]) -> None:
+        """To be ended by the test: `switches` has the names and whom to tell."""
+        if self.refusal is not None:
+            raise self.refusal
+        self.switches.append((name, done))
+
+    def call_off(self) -> bool:
+        return bool(self.switches) and self.switches.pop() is not None
 
     def close(self) -> None: ...
 

@@ -21,7 +21,7 @@ from streaming.errors import ModelNotFound
 from streaming.events import Finished, Tentative
 from streaming.events import Usage as Tokens
 from streaming.messages import Beam, Message, Sampling
-from tests.asgi import CHAT, Client, Exchange, client_of, events
+from tests.asgi import CHAT, LOCAL, Client, Exchange, client_of, events
 
 Serve = Callable[..., "Served"]
 
@@ -41,11 +41,12 @@ class Recorder(ScriptedEngine):
         *,
         user: str = "",
         continues: bool = False,
+        model: str | None = None,
     ) -> Generation:
         asked = prompt if isinstance(prompt, str) else list(prompt)
         self.asked.append((asked, sampling or Sampling(), user))
         self.continued.append(continues)
-        return super().stream(prompt, sampling, user=user, continues=continues)
+        return super().stream(prompt, sampling, user=user, continues=continues, model=model)
 
 
 class Served:
@@ -448,6 +449,37 @@ def test_there_is_one_model(serve: Serve) -> None:
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "model_not_found"
         assert "'org/other'" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_names_the_model_that_gave_it(serve: Serve, stream: bool) -> None:
+    """It was to be another, which could not be loaded; who asked for that one by name gets no other's answer."""
+    go = threading.Event()
+    served = serve(Say("So."), Hold(go), load_s=0.01)
+    served.engine.stream([Message("user", "Hello")])
+    served.engine.switch("scripted-broken", lambda _: None)
+    assert served.client.get("/v1/models").json()["data"][0]["id"] == "scripted-broken"
+
+    async def ask() -> tuple[httpx.Response, httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(served.app), base_url=LOCAL) as http:
+            said = {"messages": [{"role": "user", "content": "Hello"}], "stream": stream}
+            both = [
+                asyncio.create_task(http.post(CHAT, json=said | name)) for name in ({}, {"model": "scripted-broken"})
+            ]
+            while served.engine.status().waiting < 2:
+                await asyncio.sleep(0.005)
+            go.set()
+            any_one, that_one = await asyncio.gather(*both)
+            return any_one, that_one
+
+    any_one, that_one = asyncio.run(ask())
+    if stream:
+        assert json.loads(any_one.text.split("data: ")[-2])["model"] == "scripted"
+        assert "model_not_found" in that_one.text
+        assert "So." not in that_one.text
+    else:
+        assert any_one.json()["model"] == "scripted"
+        assert (that_one.status_code, that_one.json()["error"]["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize(

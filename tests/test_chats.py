@@ -10,6 +10,7 @@ import pytest
 from streaming.attachments import Attachment
 from streaming.chats import Chats
 from streaming.conversation import Settings
+from streaming.engines.base import Status
 from streaming.errors import ConversationBusy, EngineBusy, GenerationFailed, InvalidRequest, NotFound
 from streaming.events import Event, Finished, FinishReason, ReasoningDelta, TextDelta, Timings, Usage
 from streaming.store import Store
@@ -208,6 +209,20 @@ def test_a_message_after_one_that_is_gone_is_refused(chats: Chats, engine: Puppe
     with pytest.raises(NotFound, match="Reload"):
         chats.send("ann", chat, "b", Settings(), after=last)
     assert texts(chats, "ann", chat) == ["a"]
+
+
+def test_an_answer_is_kept_as_that_of_the_model_which_gave_it(chats: Chats, engine: Puppet) -> None:
+    """While it waited, the one that was to answer could not be loaded, and the one before came back."""
+    engine.state = Status("loading", "new")
+    chat = chats.send("ann", "", "a", Settings()).conversation_id
+    assert chats.snapshot("ann", chat).nodes[-1].model == "new"
+    engine.say("A")
+    engine.generations[-1].emit(Finished("length", model="old"))
+    kept = chats.snapshot("ann", chat)
+    assert (kept.nodes[-1].model, kept.model) == ("old", "old")
+    chats.continue_answer("ann", chat, kept.nodes[-1].id, Settings())
+    engine.generations[-1].emit(Finished("cancelled"))  # it never began
+    assert chats.snapshot("ann", chat).nodes[-1].model == "new"
 
 
 def test_an_answer_of_ones_own_stands_beside_the_model_s(chats: Chats, engine: Puppet) -> None:

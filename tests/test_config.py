@@ -63,6 +63,10 @@ def test_false(text: str) -> None:
         (["--batching", "maybe"], {}, "--batching is 'maybe'. Choose one of: auto, on, off."),
         (["--kv-cache-gb", "0"], {}, "--kv-cache-gb is 0.0: it must be more than 0."),
         ([], {"STREAMING_KV_CACHE_GB": "much"}, "STREAMING_KV_CACHE_GB is 'much': it must be a number."),
+        (["--idle-unload", "0"], {}, "--idle-unload is 0.0: it must be more than 0 minutes."),
+        (["--idle-unload", "nan"], {}, "--idle-unload is nan"),
+        (["--idle-unload", "inf"], {}, "--idle-unload is inf"),
+        (["--engine", "scripted", "--idle-unload", "5"], {}, "--idle-unload is for --engine local"),
         (["--max-waiting", "0"], {}, "--max-waiting is 0: it must be at least 1."),
         (["--max-runs-per-user", "0"], {}, "--max-runs-per-user is 0: it must be at least 1."),
         (["--port"], {}, "--port: expected one argument"),
@@ -176,3 +180,8 @@ def test_where_conversations_are_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load("--data-dir", "x", SPACE_ID="owner/name").history_dir == Path("x")
     monkeypatch.setattr(settings, "SPACE_DISK", tmp_path / "none")
     assert load(SPACE_ID="owner/name").history_dir == user_data_path("streaming", appauthor=False)
+
+
+def test_idle_minutes_are_seconds_to_the_engine() -> None:
+    assert load().idle_s is None
+    assert load("--idle-unload", "1.5").idle_s == 90

@@ -160,6 +160,10 @@ def test_an_unfinished_answer_goes_on_in_its_place() -> None:
     assert conversation.go_on(answer, "other-model").message.content == "half"
     assert conversation.node(answer).state == "running"
     assert conversation.model == "other-model"
+    finished = Finished("length", model="a-third")
+    conversation.finish_answer(answer, Message("assistant", "half more"), "cut", finished=finished)
+    assert (conversation.node(answer).model, conversation.model) == ("a-third", "a-third")
+    conversation.go_on(answer)
     with pytest.raises(InvalidRequest, match="complete"):
         conversation.go_on(answer)
     say(conversation, "b", "B")

@@ -25,19 +25,21 @@ from streaming.engines.server import Patience, Server
 from streaming.errors import (
     ContextTooLong,
     EngineBusy,
+    EngineClosed,
     GenerationFailed,
     InvalidRequest,
     ModelNotFound,
     ServerRefused,
     ServerUnavailable,
     StreamingError,
+    WrongModel,
 )
-from streaming.events import Queued, TextDelta, Usage
+from streaming.events import Finished, Queued, TextDelta, Usage
 from streaming.messages import Beam, Message, Sampling
 from tests.browser.server import ROOT, free_port
 from tests.fake_server import FakeServer, chunk
 from tests.serving import Served, scripted_server, serve_engine
-from tests.worlds import TIMEOUT_S, Gate, Reader, ask, cancel_at, nothing
+from tests.worlds import TIMEOUT_S, Gate, Reader, Report, ask, cancel_at, nothing
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16, "prompt_tokens_details": {"cached_tokens": 4}}
 WHOLE = [chunk("one "), chunk("two"), chunk(finish="stop", usage=USAGE)]
@@ -593,3 +595,49 @@ def test_a_server_refuses_what_is_too_long_in_words(any_server: RemoteEngine) ->
     assert isinstance(error, InvalidRequest)
     assert "long" in str(error)
     assert ask(any_server, QUESTION, GREEDY).wait().text
+
+
+# -- another of its models
+
+
+def test_another_of_the_servers_models_is_asked_from_a_switch_on(remote: Serve, fake: FakeServer) -> None:
+    fake.models = {"object": "list", "data": [{"id": "m"}, {"id": "org/big", "max_model_len": 9000}]}
+    engine, report = remote(), Report()
+    engine.wait_ready(TIMEOUT_S)
+    assert ask(engine, "Hi").wait().finished.model == "m"
+    engine.switch("org/big", report)
+    by_name = engine.stream([Message("user", "Hi")], model="org/big")  # is let in at once
+    assert engine.status().model == "org/big"
+    assert report.wait() is None
+    assert (engine.status().model, engine.status().context_tokens) == ("org/big", 9000)
+    *_, last = by_name
+    assert isinstance(last, Finished)
+    assert last.model == ask(engine, "Hi").wait().finished.model == "org/big"
+    assert [asked["model"] for asked in fake.asked] == ["m", "org/big", "org/big"]
+    with pytest.raises(WrongModel, match="no model 'm' here"):
+        engine.stream([Message("user", "Hi")], model="m")
+    assert not engine.call_off()
+
+
+def test_an_answer_that_has_begun_goes_on_by_the_model_that_began_it(remote: Serve, fake: FakeServer) -> None:
+    fake.models = {"object": "list", "data": [{"id": "m"}, {"id": "n"}]}
+    engine, gate, report = remote(), Gate(), Report()
+    engine.wait_ready(TIMEOUT_S)
+    fake.answers = [[chunk("one "), 0.2, chunk("two"), chunk(finish="stop", usage=USAGE)]]
+    running = ask(engine, "Hi", hook=gate)
+    gate.wait()
+    engine.switch("n", report)
+    gate.open()
+    assert report.wait() is None
+    assert (running.wait().text, running.finished.model) == ("one two", "m")
+
+
+def test_a_model_that_the_server_does_not_list_is_not_switched_to(remote: Serve) -> None:
+    engine, report = remote(), Report()
+    engine.wait_ready(TIMEOUT_S)
+    engine.switch("n", report)
+    assert str(report.wait()) == "The server does not list n. It lists m."
+    assert engine.status().model == "m"
+    engine.close()
+    with pytest.raises(EngineClosed):
+        engine.switch("m", report)

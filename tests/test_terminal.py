@@ -16,7 +16,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,7 @@ class Player:
         *,
         user: str = "",
         continues: bool = False,
+        model: str | None = None,
     ) -> Generation:
         assert not isinstance(prompt, str)
         check_messages(prompt, continues=continues)
@@ -69,6 +70,12 @@ class Player:
 
     def wait_ready(self, timeout: float | None = None) -> Status:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    def switch(self, name: str, done: Callable[[StreamingError | None], None]) -> None:
+        """The terminal chat does not choose models."""
+
+    def call_off(self) -> bool:
+        return False
 
     def close(self) -> None:
         self.states = [Status("closed", "player")]

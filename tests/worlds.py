@@ -3,6 +3,7 @@
 A Reader is a consumer that tests can stop in its tracks: its hook runs in the engine's thread.
 """
 
+import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -87,6 +88,19 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+
+class Report:
+    """What is to hear of a switch."""
+
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[StreamingError | None] = queue.SimpleQueue()
+
+    def __call__(self, error: StreamingError | None) -> None:
+        self._told.put(error)
+
+    def wait(self) -> StreamingError | None:
+        return self._told.get(timeout=TIMEOUT_S)
 
 
 class World(Protocol):

@@ -20,7 +20,7 @@ from streaming.api.answers import FinishReason, Usage
 from streaming.api.errors import ApiError, from_streaming_error, not_ready
 from streaming.api.follow import follow
 from streaming.api.requests import Wishes
-from streaming.engines.base import Engine, Generation
+from streaming.engines.base import Engine, Generation, check_model
 from streaming.errors import StreamingError
 from streaming.events import Delta, Event, Finished, Prefill, Queued, ReasoningDelta, TextDelta
 from streaming.messages import Message, Sampling
@@ -42,7 +42,8 @@ async def begin(
     """Start the answer to a request. Raises StreamingError while there still is a status to be chosen."""
     model = _ready_model(engine, body.model)
     user = user or (request.client.host if request.client else "")
-    return Answer(model, await run_in_threadpool(engine.stream, prompt, sampling, user=f"api:{user}"))
+    generation = await run_in_threadpool(engine.stream, prompt, sampling, user=f"api:{user}", model=body.model)
+    return Answer(model, generation)
 
 
 async def respond(form: "Form", request: Request, body: Wishes, *, keep_alive_s: float) -> Response:
@@ -55,9 +56,7 @@ async def respond(form: "Form", request: Request, body: Wishes, *, keep_alive_s:
 
 def _ready_model(engine: Engine, wanted: str | None) -> str:
     status = engine.status()
-    if wanted not in (None, status.model):
-        message = f"There is no model {wanted!r} here: this server has {status.model!r}."
-        raise ApiError(404, message, param="model", code="model_not_found")
+    check_model(wanted, status.model)
     if status.state == "loading":
         engine.start()
         raise not_ready(f"The model is still loading. {status.detail}".strip(), loading=True)
@@ -97,6 +96,7 @@ class Answer:
                     raise ApiError(503, "The answer was stopped at the server.", kind="server_error", code="stopped")
                 case Finished():
                     self._finished = event
+                    self.model = event.model or self.model  # another one, where the one expected could not be loaded
             yield event
 
     @property

@@ -22,6 +22,7 @@ from streaming.errors import (
     ModelError,
     NoDraft,
     StreamingError,
+    WrongModel,
 )
 
 RETRY_BUSY_S = 5
@@ -79,7 +80,7 @@ def from_streaming_error(error: StreamingError) -> ApiError:
             return error
         case ContextTooLong():
             return ApiError(400, str(error), param=error.field, code="context_length_exceeded")
-        case NoDraft():
+        case NoDraft() | WrongModel():
             return ApiError(404, str(error), param=error.field, code="model_not_found")
         case InvalidRequest():
             return ApiError(400, str(error), param=error.field, code="invalid_value")

@@ -108,9 +108,10 @@ class MeteredEngine:
         *,
         user: str = "",
         continues: bool = False,
+        model: str | None = None,
     ) -> Generation:
         try:
-            generation = self._engine.stream(prompt, sampling, user=user, continues=continues)
+            generation = self._engine.stream(prompt, sampling, user=user, continues=continues, model=model)
         except StreamingError as error:
             self._metrics.fail(error)
             raise
@@ -127,6 +128,12 @@ class MeteredEngine:
         """The names that the engine's server lists; none where the engine has its model itself."""
         listed: Callable[[], tuple[str, ...]] | None = getattr(self._engine, "models", None)
         return listed() if listed is not None else ()
+
+    def switch(self, name: str, done: Callable[[StreamingError | None], None]) -> None:
+        self._engine.switch(name, done)
+
+    def call_off(self) -> bool:
+        return self._engine.call_off()
 
     def close(self) -> None:
         self._engine.close()

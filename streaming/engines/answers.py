@@ -27,6 +27,7 @@ class Answer:
 
     def __init__(
         self,
+        model: str,
         prompt: Prompt,
         sampling: Sampling,
         config: GenerationConfig,
@@ -40,6 +41,7 @@ class Answer:
         self.seed = sampling.seed
         self.strategy = sampling.strategy
         self.generation = generation
+        self._model = model
         self._dropped_messages = prompt.dropped_messages
         self._stops = sampling.stop
         self._eos_ids = eos_ids
@@ -109,7 +111,7 @@ class Answer:
             accepted_tokens=self._assembler.accepted,
         )
         stopped_by = stopped if stopped in self._stops else None
-        self.generation.emit(Finished(self._reason, usage, self._stopwatch.timings(), stopped_by))
+        self.generation.emit(Finished(self._reason, usage, self._stopwatch.timings(), stopped_by, self._model))
 
     @property
     def _reason(self) -> FinishReason:
@@ -132,6 +134,7 @@ class Answers:
 
     def __init__(self, model: Model) -> None:
         loaded: Any = model.model  # typed as a module, whose attributes may all be tensors
+        self._name = model.name
         self._tokenizer = model.tokenizer
         self._context_tokens = model.context_tokens
         self._defaults = copy.deepcopy(loaded.generation_config)
@@ -163,7 +166,8 @@ class Answers:
             after=prompt.ids if prompt.within else (),
             within=prompt.within,
         )
-        return Answer(prompt, sampling, config, frozenset(self._eos_ids), assembler, generation, stopwatch)
+        eos_ids = frozenset(self._eos_ids)
+        return Answer(self._name, prompt, sampling, config, eos_ids, assembler, generation, stopwatch)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
-from streaming.errors import StreamingError
+from streaming.errors import StreamingError, WrongModel
 from streaming.events import Event, Finished
 from streaming.messages import Message, Sampling
 
@@ -134,7 +134,8 @@ def _drain(items: "queue.SimpleQueue[Item]") -> Iterator[Event]:
 class Status:
     """What an engine says of itself: for the page's header and for /health.
 
-    `detail` is a line for a person (a download's progress, or why loading failed). `context_tokens` is 0 until known.
+    `model` is the one that answers who comes now. `detail` is a line for a person (a download's progress, or why
+    loading failed). `context_tokens` is 0 until known.
     `can_think`: the chat template has a switch for reasoning. `notices` are lasting remarks about the model.
     `strategies` are those that a request may ask for, by their names; `draft` is the model that guesses for `assisted`.
     """
@@ -164,6 +165,7 @@ class Engine(Protocol):
         *,
         user: str = "",
         continues: bool = False,
+        model: str | None = None,
     ) -> Generation:
         """Start an answer. Input errors are raised here; everything later arrives through the Generation.
 
@@ -171,7 +173,8 @@ class Engine(Protocol):
         last message is an assistant's, in the middle of its content, or of its reasoning where it has no content yet:
         the answer goes on there. Events carry what is new; appended to what there was, it reads as one text.
 
-        `user` names whose request it is: waiting requests of different users take turns.
+        `user` names whose request it is: waiting requests of different users take turns. No other than `model` may
+        answer, if one is named: it ends in WrongModel, here or later, where another one would.
         """
 
     def status(self) -> Status: ...
@@ -179,5 +182,24 @@ class Engine(Protocol):
     def wait_ready(self, timeout: float | None = None) -> Status:
         """Block until loading has ended, well or badly, or `timeout` seconds have passed. Never on an event loop."""
 
+    def switch(self, name: str, done: Callable[[StreamingError | None], None]) -> None:
+        """Answer by another model, which lies here already. Returns at once.
+
+        Who came before is answered by the old model, who comes from now on waits for the new one. `done` is called
+        once, by the engine's thread or by `close`: with None when the new one answers, else with why it could not be
+        loaded; then the old one is back, and answers. Raises InvalidRequest where another switch is under way, or none
+        is possible here.
+        """
+
+    def call_off(self) -> bool:
+        """Take back a switch that still waits for the answers under way; its `done` is never called then. False: there
+        is none, or it loads already."""
+
     def close(self) -> None:
         """Cancel what runs, refuse what waits, free the model. Idempotent."""
+
+
+def check_model(wanted: str | None, answers: str) -> None:
+    """Raise WrongModel where a request names another model than the one that would answer."""
+    if wanted not in (None, answers):
+        raise WrongModel(f"There is no model {wanted!r} here: this server has {answers!r}.", "model")

@@ -1,12 +1,13 @@
-"""Makes a conversation fit a server that has found it too long: whole oldest turns go, as with our own models.
+"""What of a conversation is sent to a server. One that the server has found too long is made to fit: whole oldest turns
+go, as with our own models.
 
 Knows no tokenizer: it goes by the lengths that the server has told, and by characters between them. Pure.
 """
 
 from collections.abc import Sequence
 
-from streaming.errors import ContextTooLong
-from streaming.messages import Message
+from streaming.errors import ContextTooLong, InvalidRequest
+from streaming.messages import Message, check_messages
 
 
 class Fitting:
@@ -51,3 +52,23 @@ class Fitting:
             if sum(len(message.content) for message in kept) <= room:
                 break
         self.messages = kept
+
+
+def sendable(prompt: str | Sequence[Message], continues: bool) -> tuple[str | tuple[Message, ...], bool]:
+    """What to send for a prompt, and whether its last message is to go on: not one in which there is nothing yet to go
+    on from. Raises InvalidRequest for what no server could do."""
+    if isinstance(prompt, str):
+        if not prompt:
+            raise InvalidRequest("There is nothing to go on from: the prompt is empty.", "prompt")
+        return prompt, continues
+    check_messages(prompt)
+    last = prompt[-1]
+    if not continues:
+        return tuple(prompt), False
+    if last.role != "assistant":
+        raise InvalidRequest(f"There is nothing to go on with: the last message is the {last.role}'s.", "messages")
+    if not last.is_blank:
+        return tuple(prompt), True
+    if last.reasoning.strip():
+        raise InvalidRequest("A server cannot go on in the middle of reasoning: ask for a new answer.", "messages")
+    return tuple(prompt[:-1]), False

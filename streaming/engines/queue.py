@@ -1,8 +1,8 @@
 """The requests that wait. Users take turns, one request each; within one user the first comes first.
 
-Knows nothing of models. Thread-safe: anybody puts and removes, one worker takes, or several at once. Events are
-emitted outside the lock and by one thread at a time, so a listener may call back into the queue, and only the worker
-ever waits for one.
+Knows nothing of models. There may be a barrier: who comes after it is held in a second line, until it is lifted.
+Thread-safe: anybody puts and removes, one worker takes, or several at once. Events are emitted outside the lock and by
+one thread at a time, so a listener may call back into the queue, and only the worker ever waits for one.
 """
 
 import threading
@@ -17,6 +17,7 @@ from streaming.errors import EngineBusy, StreamingError
 from streaming.events import Queued
 
 Job = TypeVar("Job")
+_Line = dict[str, deque["Request[Job]"]]  # users in the order of their turns
 
 
 @dataclass(eq=False, slots=True)
@@ -29,6 +30,20 @@ class Request(Generic[Job]):
     arrived: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False, slots=True)
+class Barrier:
+    """Parts those who came before it from those who come after. `detail` says what these wait for; `reached`: nobody is
+    left before it, and what it is there for is being done."""
+
+    detail: str
+    reached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nobody came, for as long as was waited."""
+
+
 class FairQueue(Generic[Job]):
     """Tells every waiting request its position, from 1, as soon as and whenever that changes.
 
@@ -39,7 +54,9 @@ class FairQueue(Generic[Job]):
     def __init__(self, max_waiting: int | None = None) -> None:
         self._max_waiting = max_waiting
         self._changed = threading.Condition()
-        self._waiting: dict[str, deque[Request[Job]]] = {}  # users in the order of their turns
+        self._lines: list[_Line[Job]] = [{}]  # the front; and behind a barrier, those who are held
+        self._barrier: Barrier | None = None
+        self._refusal: StreamingError | None = None
         self._serving: list[Request[Job]] = []
         self._taking = False
         self._places = 0
@@ -54,33 +71,40 @@ class FairQueue(Generic[Job]):
         """The requests that were taken and are still being worked on."""
         return tuple(self._serving)
 
+    @property
+    def barrier(self) -> Barrier | None:
+        """The one that those who come now are held by."""
+        return self._barrier
+
     def __len__(self) -> int:
         with self._changed:
-            return sum(map(len, self._waiting.values()))
+            return sum(len(waiting) for line in self._lines for waiting in line.values())
 
     def put(self, request: Request[Job]) -> None:
-        """Raises the error that the queue was closed with, if it was, or EngineBusy."""
+        """Raises EngineBusy, or the error that the queue was closed with, or that it refuses everybody with."""
         refused = None
         with self._changed:
             if self._closed is not None:
                 raise self._closed.with_traceback(None)
+            if self._refusal is not None and self._barrier is None:
+                raise self._refusal.with_traceback(None)
             if self._max_waiting is not None and len(self) >= self._max_waiting:
                 refused = self._make_room(request)
-            self._waiting.setdefault(request.user, deque()).append(request)
+            self._lines[-1].setdefault(request.user, deque()).append(request)
             self._changed.notify_all()
         if refused is not None:
             refused.generation.fail(_busy(self._max_waiting))
         self._tell()
 
     def waiting(self) -> list[Request[Job]]:
-        """All who wait, in the order they will be taken."""
+        """All who wait before the barrier, in the order they will be taken."""
         with self._changed:
-            return self._order()
+            return self._order(self._lines[0])
 
     def claim(self, request: Request[Job]) -> bool:
-        """Take this one beside those that are being worked on. False: it is not in the line any more."""
+        """Take this one beside those that are being worked on. False: it is not before the barrier any more."""
         with self._changed:
-            if request not in self._waiting.get(request.user, ()):
+            if request not in self._lines[0].get(request.user, ()):
                 return False
             self._begin_turn(request)
         self._tell()
@@ -92,17 +116,29 @@ class FairQueue(Generic[Job]):
             self._end_turn(request)
         self._tell()
 
-    def take(self) -> Request[Job] | None:
-        """The next request, when there is one: the worker is done with those before. None: the queue is closed."""
+    def take(self, patience_s: float | None = None, *, leave: bool = False) -> Request[Job] | Barrier | Idle | None:
+        """The next request, when there is one: the worker is done with those before. None: the queue is closed.
+
+        The barrier, once, where nobody is left before it: the worker does what it is there for, and lifts it. Idle,
+        where nothing has come for `patience_s`. With `leave` the request stays in the line, and is told that it waits.
+        """
         with self._changed:
             for served in self.serving:
                 self._end_turn(served)
-            self._taking = True
-            self._changed.wait_for(lambda: self._closed or (self._waiting and not self._telling))
+            self._taking = not leave
+            come = self._changed.wait_for(self._something, patience_s)
             self._taking = False
             if self._closed:
                 return None
-            request = self._order()[0]
+            if not come:
+                return Idle()
+            if not self._lines[0]:
+                assert self._barrier is not None  # what else has come?
+                self._barrier.reached = True
+                return self._barrier
+            request = self._order(self._lines[0])[0]
+            if leave:
+                return request
             self._begin_turn(request)
         self._tell()
         return request
@@ -110,9 +146,8 @@ class FairQueue(Generic[Job]):
     def remove(self, request: Request[Job]) -> bool:
         """Take a request out of the line. False: it is not in it any more."""
         with self._changed:
-            if request not in self._waiting.get(request.user, ()):
+            if not self._drop(request):
                 return False
-            self._drop(request)
         self._tell()
         return True
 
@@ -128,23 +163,70 @@ class FairQueue(Generic[Job]):
             self._detail = detail
         self._tell()
 
-    def close(self, error: StreamingError) -> None:
-        """Refuse whoever waits, and whoever comes, with `error`."""
+    # -- a barrier, and refusals
+
+    def bar(self, barrier: Barrier) -> bool:
+        """Hold whoever comes from now on. False: there is a barrier already. Raises what the queue was closed with."""
         with self._changed:
-            self._closed = error
-            refused = self._order()
-            self._waiting.clear()
+            if self._closed is not None:
+                raise self._closed.with_traceback(None)
+            if self._barrier is not None:
+                return False
+            self._barrier = barrier
+            self._lines.append({})
             self._changed.notify_all()
-        for request in refused:
-            request.generation.fail(error)
+            return True
+
+    def call_off(self) -> Barrier | None:
+        """Take the barrier away before it is reached: all is as if it had not been there. None: it is too late."""
+        with self._changed:
+            barrier = self._barrier
+            if barrier is None or barrier.reached:
+                return None
+            refusal = self._refusal
+            refused = self._lift(refusal)
+        self._refuse(refused, refusal)
+        return barrier
+
+    def lift(self, refusal: StreamingError | None = None) -> None:
+        """Let those in who were held. With a `refusal`, they get that, and so does whoever comes."""
+        with self._changed:
+            refused = self._lift(refusal)
+        self._refuse(refused, refusal)
+
+    def refuse(self, error: StreamingError) -> None:
+        """Refuse whoever waits before the barrier, and whoever comes while there is none, with `error`."""
+        with self._changed:
+            self._refusal = error
+            refused = self._order(self._lines[0])
+            self._lines[0].clear()
+        self._refuse(refused, error)
+
+    def close(self, error: StreamingError) -> Barrier | None:
+        """Refuse whoever waits, and whoever comes, with `error`. Returns a barrier that is never reached now."""
+        with self._changed:
+            self._closed = self._refusal = error
+            barrier, refused = self._barrier, [request for line in self._lines for request in self._order(line)]
+            self._barrier, self._lines = None, [{}]
+            self._changed.notify_all()
+        self._refuse(refused, error)
+        return barrier if barrier is not None and not barrier.reached else None
 
     # -- under the lock
 
-    def _order(self) -> list[Request[Job]]:
+    def _something(self) -> bool:
+        """Whether there is anything for who takes."""
+        if self._closed:
+            return True
+        if self._lines[0]:
+            return not self._telling
+        return self._barrier is not None and not self._barrier.reached
+
+    def _order(self, line: "_Line[Job]") -> list[Request[Job]]:
         """All in the order they will be taken, if nobody else comes. Whose requests run has had these turns already."""
         running = Counter(request.user for request in self._serving)
-        lines = [self._waiting[user] for user in sorted(self._waiting, key=lambda user: running[user])]
-        return [request for turn in zip_longest(*lines) for request in turn if request is not None]
+        queues = [line[user] for user in sorted(line, key=lambda user: running[user])]
+        return [request for turn in zip_longest(*queues) for request in turn if request is not None]
 
     def _begin_turn(self, request: Request[Job]) -> None:
         self._drop(request)
@@ -152,25 +234,58 @@ class FairQueue(Generic[Job]):
 
     def _end_turn(self, request: Request[Job]) -> None:
         self._serving.remove(request)
-        if request.user in self._waiting:  # behind the others
-            self._waiting[request.user] = self._waiting.pop(request.user)
+        for line in self._lines:
+            if request.user in line:  # behind the others
+                line[request.user] = line.pop(request.user)
 
     def _make_room(self, newcomer: Request[Job]) -> Request[Job]:
         """Nobody can fill the line to shut the others out: of those who have most in it, the last to come has to go."""
-        longest = max(self._waiting.values(), key=len)
-        if len(longest) <= len(self._waiting.get(newcomer.user, ())) + 1:
+        own: dict[str, list[Request[Job]]] = {}
+        for line in self._lines:
+            for user, waiting in line.items():
+                own.setdefault(user, []).extend(waiting)
+        longest = max(own.values(), key=len)
+        if len(longest) <= len(own.get(newcomer.user, ())) + 1:
             raise _busy(self._max_waiting)
         refused = longest[-1]
         self._drop(refused)
         return refused
 
-    def _drop(self, request: Request[Job]) -> None:
-        line = self._waiting[request.user]
-        line.remove(request)
-        if not line:
-            del self._waiting[request.user]
+    def _drop(self, request: Request[Job]) -> bool:
+        for line in self._lines:
+            if request in line.get(request.user, ()):
+                line[request.user].remove(request)
+                if not line[request.user]:
+                    del line[request.user]
+                self._changed.notify_all()  # nobody may be left before the barrier
+                return True
+        return False
+
+    def _lift(self, refusal: StreamingError | None) -> list[Request[Job]]:
+        """Make one line of both. Returns those in it, no longer, who are refused."""
+        if self._closed is not None:
+            return []
+        self._barrier, self._refusal = None, refusal
+        held = self._lines.pop() if len(self._lines) > 1 else {}
+        for user, waiting in held.items():
+            self._lines[0].setdefault(user, deque()).extend(waiting)
+        refused = self._order(self._lines[0]) if refusal is not None else []
+        if refused:
+            self._lines[0].clear()
+        self._changed.notify_all()
+        return refused
+
+    @property
+    def _held_by(self) -> str:
+        return self._barrier.detail if self._barrier is not None else ""
 
     # -- outside the lock
+
+    def _refuse(self, refused: list[Request[Job]], error: StreamingError | None) -> None:
+        for request in refused:
+            assert error is not None  # or nobody is
+            request.generation.fail(error)
+        self._tell()
 
     def _tell(self) -> None:
         with self._changed:
@@ -191,8 +306,15 @@ class FairQueue(Generic[Job]):
         with self._changed:
             while self._stale:
                 self._stale = False
-                first = 0 if self._taking else 1 - max(0, self._places - len(self._serving))
-                now = {request: Queued(place, self._detail) for place, request in enumerate(self._order(), first)}
+                at_once = self._taking and bool(self._lines[0])
+                first = 0 if at_once else 1 - max(0, self._places - len(self._serving))
+                front = self._order(self._lines[0])
+                held = self._order(self._lines[1]) if self._barrier is not None else []
+                details = [self._detail] * len(front) + [self._detail or self._held_by] * len(held)
+                now = {
+                    request: Queued(place, detail)
+                    for place, (request, detail) in enumerate(zip([*front, *held], details, strict=True), first)
+                }
                 news = [
                     (request, event)
                     for request, event in now.items()

@@ -25,7 +25,7 @@ _REASONS: dict[str, FinishReason] = {
 class Relay:
     """`begun`: some of the answer has come. `ended`: the server, or a stop string, has ended it.
 
-    `dropped_messages` were not sent.
+    `dropped_messages` were not sent, and `model` is whom they were sent to.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Relay:
         self._usage: Usage | None = None
         self.begun = False
         self.dropped_messages = 0
+        self.model = ""
 
     @property
     def ended(self) -> bool:
@@ -81,7 +82,7 @@ class Relay:
             speed = timings.decode_tps * (usage.completion_tokens - 1) / (pieces - 1)
             timings = replace(timings, decode_tps=speed)
         stopped_by = self._transcript.stopped or self._stopped_by
-        self._generation.emit(Finished(reason, usage, timings, stopped_by))
+        self._generation.emit(Finished(reason, usage, timings, stopped_by, self.model))
 
     @property
     def _reason(self) -> FinishReason:

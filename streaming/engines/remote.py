@@ -10,16 +10,16 @@ import atexit
 import threading
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from streaming.engines.base import Generation, Status
-from streaming.engines.fitting import Fitting
+from streaming.engines.base import Generation, Status, check_model
+from streaming.engines.fitting import Fitting, sendable
 from streaming.engines.queue import FairQueue, Request
 from streaming.engines.relay import Relay
 from streaming.engines.server import Patience, ServedModel, Server
 from streaming.engines.stopwatch import Stopwatch
-from streaming.engines.worker import CLOSED
+from streaming.engines.worker import CLOSED, Done
 from streaming.errors import (
     ContextTooLong,
     EngineClosed,
@@ -31,7 +31,7 @@ from streaming.errors import (
     StreamingError,
 )
 from streaming.events import Finished, Queued
-from streaming.messages import Message, Sampling, check_messages
+from streaming.messages import Message, Sampling
 
 MAX_RUNNING = 64  # answers at once; a server has a queue of its own, but its turns are not fair
 TRIES = 3
@@ -47,6 +47,7 @@ class _Job:
     sampling: Sampling
     max_new_tokens: int
     continues: bool
+    only: str | None  # no other model may answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class _View:
     state: Literal["loading", "ready", "failed"] = "loading"
     detail: str = ""
     model: ServedModel | None = None
-    models: tuple[str, ...] = ()
+    models: tuple[ServedModel, ...] = ()
     notices: tuple[str, ...] = ()
 
 
@@ -117,21 +118,19 @@ class RemoteEngine:
         *,
         user: str = "",
         continues: bool = False,
+        model: str | None = None,
     ) -> Generation:
+        if self._view.model is not None:
+            check_model(model, self.status().model)
         sampling = sampling or Sampling()
         if sampling.strategy is not None:
             raise InvalidRequest(
                 "Only --engine local knows strategies: a server makes its tokens its own way.", "strategy"
             )
-        if isinstance(prompt, str):
-            if not prompt:
-                raise InvalidRequest("There is nothing to go on from: the prompt is empty.", "prompt")
-        else:
-            check_messages(prompt)
-            prompt, continues = _beginning(prompt) if continues else (tuple(prompt), False)
+        prompt, continues = sendable(prompt, continues)
         self.start()
         generation = Generation(lambda: self._cancel(request))
-        job = _Job(prompt, sampling, sampling.max_new_tokens or self._max_new_tokens, continues)
+        job = _Job(prompt, sampling, sampling.max_new_tokens or self._max_new_tokens, continues, model)
         request = Request(user, job, generation)
         self._queue.put(request)
         self._call(self._admit)
@@ -147,7 +146,7 @@ class RemoteEngine:
         view = self._view
         return Status(
             "closed" if self._closing else view.state,
-            view.model.name if view.model else self._wanted or self._base_url,
+            self._wanted or (view.model.name if view.model else self._base_url),  # a switch shows at once
             view.detail,
             context_tokens=view.model.context_tokens if view.model else 0,
             notices=view.notices,
@@ -157,7 +156,27 @@ class RemoteEngine:
 
     def models(self) -> tuple[str, ...]:
         """The names that the server listed when it was last asked."""
-        return self._view.models
+        return tuple(model.name for model in self._view.models)
+
+    def switch(self, name: str, done: Done) -> None:
+        """Ask another of the server's models from now on. Answers that have begun go on."""
+        self.start()
+        with self._lock:
+            if self._closing:
+                raise EngineClosed(CLOSED)
+            view = self._view
+            model = next((model for model in view.models if model.name == name), None)
+            if model is not None:
+                self._wanted = name
+                self._call(self._choose, model, done)
+            elif view.state == "ready":
+                listed = ", ".join(self.models()) or "no model"
+                self._call(done, ModelNotFound(f"The server does not list {name}. It lists {listed}."))
+            else:
+                self._call(done, ServerUnavailable(view.detail))
+
+    def call_off(self) -> bool:
+        return False  # a switch waits for nothing
 
     def wait_ready(self, timeout: float | None = None) -> Status:
         self.start()
@@ -220,7 +239,7 @@ class RemoteEngine:
 
     def _found(self, models: tuple[ServedModel, ...]) -> None:
         """Let requests in. Raises ServerUnavailable if there is no model to ask."""
-        names = tuple(model.name for model in models)
+        names = [model.name for model in models]
         notices: tuple[str, ...] = ()
         model = next((model for model in models if self._wanted in (None, model.name)), None)
         if model is None and self._wanted is None:
@@ -228,7 +247,7 @@ class RemoteEngine:
         if model is None:  # which need not mean that it has not got it
             notices = (f"The server does not list {self._wanted}. It lists {', '.join(names) or 'no model'}.",)
             model = ServedModel(self._wanted or "")
-        self._view = _View("ready", "", model, names, notices)
+        self._view = _View("ready", "", model, models, notices)
         self._settled.set()
         self._ready.set()
         self._queue.say("")
@@ -248,6 +267,10 @@ class RemoteEngine:
         else:
             self._settled.clear()
             self._queue.say(str(error))
+
+    def _choose(self, model: ServedModel, done: Done) -> None:
+        self._view = replace(self._view, model=model, notices=())
+        done(None)
 
     # -- the answers
 
@@ -329,6 +352,8 @@ class RemoteEngine:
     async def _try(self, relay: Relay, fitting: Fitting, job: _Job) -> None:
         model = self._view.model
         assert model is not None  # nobody is let in before the server has been seen
+        check_model(job.only, model.name)
+        relay.model = model.name
         relay.dropped_messages = fitting.dropped
         prompt = job.prompt if isinstance(job.prompt, str) else fitting.messages
         pieces = self._server.answer(model.name, prompt, job.sampling, fitting.max_new_tokens, continues=job.continues)
@@ -336,15 +361,3 @@ class RemoteEngine:
             async for piece in pieces:
                 if not relay.read(piece):
                     return
-
-
-def _beginning(messages: Sequence[Message]) -> tuple[tuple[Message, ...], bool]:
-    """What to send so that the last message goes on, and whether there is anything yet to go on from."""
-    last = messages[-1]
-    if last.role != "assistant":
-        raise InvalidRequest(f"There is nothing to go on with: the last message is the {last.role}'s.", "messages")
-    if not last.is_blank:
-        return tuple(messages), True
-    if last.reasoning.strip():
-        raise InvalidRequest("A server cannot go on in the middle of reasoning: ask for a new answer.", "messages")
-    return tuple(messages[:-1]), False

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
-from streaming.engines.base import Generation, Status
+from streaming.engines.base import Generation, Status, check_model
 from streaming.engines.queue import Request
 from streaming.engines.script import Fail, Hold, ReadPrompt, Say, Script, Think, Wait, demo, looked_up, words
 from streaming.engines.stopwatch import Stopwatch
-from streaming.engines.worker import Worker
-from streaming.errors import ContextTooLong, NoDraft
+from streaming.engines.worker import Done, Worker
+from streaming.errors import ContextTooLong, ModelError, ModelNotFound, NoDraft
 from streaming.events import Finished, FinishReason, Kind, Prefill, Tentative, Usage, deltas_of
 from streaming.messages import Assisted, Beam, Message, PromptLookup, Sampling, check_prompt
 from streaming.reasoning import Part, ReasoningParser
 from streaming.stops import StopMatcher
 
+MODELS = ("scripted", "scripted-b", "scripted-broken")  # all of them play the same script; the last cannot be loaded
 NOTICE = "There is no model here: the answers are played from a script."
 _POLL_S = 0.01
 
@@ -33,6 +34,7 @@ class _Job:
     sampling: Sampling
     usage: Usage
     max_new_tokens: int
+    model: str | None
 
 
 class ScriptedEngine:
@@ -42,8 +44,8 @@ class ScriptedEngine:
     it has not said of the script yet. Beams lean towards the next words of the script, as many as there are beams;
     prompt lookup guesses words, and those that the script goes on with are accepted.
 
-    `load(say)` takes the place of loading: it may tell its progress, wait, and raise a ModelError. `decode_steps`
-    counts the steps of all answers so far.
+    `load(say)` takes the place of loading the first of MODELS: it may tell its progress, wait, and raise a ModelError.
+    Loading another one takes `load_s`. `decode_steps` counts the steps of all answers so far.
     """
 
     def __init__(
@@ -54,12 +56,17 @@ class ScriptedEngine:
         context_tokens: int = 8192,
         max_new_tokens: int = 1024,
         max_waiting: int | None = None,
+        load_s: float = 0.5,
     ) -> None:
         self._script = script or demo
         self._loading = load
         self._context_tokens = context_tokens
         self._max_new_tokens = max_new_tokens
-        self._worker: Worker[_Job] = Worker("scripted", self._load, self._serve, max_waiting=max_waiting)
+        self._load_s = load_s
+        self._playing = MODELS[0]
+        self._worker: Worker[_Job] = Worker(
+            "scripted", self._load, self._serve, model=MODELS[0], max_waiting=max_waiting
+        )
         self.decode_steps = 0
 
     def start(self) -> None:
@@ -72,7 +79,9 @@ class ScriptedEngine:
         *,
         user: str = "",
         continues: bool = False,
+        model: str | None = None,
     ) -> Generation:
+        check_model(model, self._worker.model)
         check_prompt(prompt, continues=continues)
         sampling = sampling or Sampling()
         if isinstance(sampling.strategy, Assisted):
@@ -84,13 +93,13 @@ class ScriptedEngine:
         usage = Usage(prompt_tokens=prompt_tokens, dropped_messages=len(messages) - len(kept))
         room = self._context_tokens - prompt_tokens
         said, within = _begun(kept.pop()) if continues else ("", "text" if isinstance(prompt, str) else None)
-        return self._worker.submit(user, _Job(tuple(kept), said, within, sampling, usage, min(wanted, room)))
+        return self._worker.submit(user, _Job(tuple(kept), said, within, sampling, usage, min(wanted, room), model))
 
     def status(self) -> Status:
         worker = self._worker
         return Status(
             worker.state,
-            "scripted",
+            worker.model,
             worker.detail,
             context_tokens=self._context_tokens,
             can_think=True,
@@ -104,6 +113,12 @@ class ScriptedEngine:
         self._worker.start()
         self._worker.wait_loaded(timeout)
         return self.status()
+
+    def switch(self, name: str, done: Done) -> None:
+        self._worker.switch(name, done)
+
+    def call_off(self) -> bool:
+        return self._worker.call_off()
 
     def close(self) -> None:
         self._worker.close()
@@ -123,12 +138,27 @@ class ScriptedEngine:
 
     # -- the player's thread
 
-    def _load(self) -> None:
-        if self._loading is not None:
-            self._loading(self._worker.say)
+    def _load(self, name: str) -> None:
+        if name == MODELS[0]:
+            if self._loading is not None:
+                self._loading(self._worker.say)
+        else:
+            self._load_another(name)
+        self._playing = name
+
+    def _load_another(self, name: str) -> None:
+        ready = time.monotonic() + self._load_s
+        while (left := ready - time.monotonic()) > 0:
+            self._worker.say(f"Loading {name} into memory")
+            time.sleep(min(left, _POLL_S))
+        if name not in MODELS:
+            raise ModelNotFound(f"There is no script {name!r}: there are {', '.join(MODELS)}.")
+        if name == MODELS[-1]:
+            raise ModelError(f"{name} could not be loaded: it is broken on purpose.")
 
     def _serve(self, request: Request[_Job]) -> None:
-        player = _Player(request, self._count_step)
+        check_model(request.job.model, self._playing)
+        player = _Player(request, self._playing, self._count_step)
         try:
             player.play(self._script)
         finally:  # what was said before a failure has been said
@@ -142,7 +172,8 @@ class ScriptedEngine:
 class _Player:
     """Plays one answer; `count_step` is called for each decode step, before what it says is emitted."""
 
-    def __init__(self, request: Request[_Job], count_step: Callable[[], None]) -> None:
+    def __init__(self, request: Request[_Job], model: str, count_step: Callable[[], None]) -> None:
+        self._model = model
         self._generation = request.generation
         self._job = request.job
         self._count_step = count_step
@@ -262,7 +293,7 @@ class _Player:
             proposed_tokens=self._proposed,
             accepted_tokens=self._accepted,
         )
-        return Finished(self._reason or "stop", usage, self._stopwatch.timings(), self._stops.stopped)
+        return Finished(self._reason or "stop", usage, self._stopwatch.timings(), self._stops.stopped, self._model)
 
 
 def _begun(message: Message) -> tuple[str, Kind | None]:
