@@ -48,6 +48,9 @@ class Config:
     draft_model: str | None = _setting(
         "a smaller model of the same family that guesses for requests that ask for it", None
     )
+    allow_model: str | None = _setting(
+        "models that may be chosen on the page: names with commas between, as in `starter,HuggingFaceTB/*`", None
+    )
     base_url: str | None = _setting(
         "the OpenAI-compatible server of the engine `remote`, as in http://host:8000/v1", None
     )
@@ -91,6 +94,8 @@ class Config:
                 )
         if not self.model.strip():
             raise ConfigError("--model is empty: name a model, or leave it out for the starter model.")
+        if self.allow_model is not None and not self.model_patterns:
+            raise ConfigError("--allow-model is empty: name models, or `*` for any.")
         if self.draft_model is not None and self.engine != "local":
             raise ConfigError("--draft-model is for --engine local: another engine has its models elsewhere.")
         if not 1 <= self.port <= 65535:
@@ -147,6 +152,19 @@ class Config:
     def reachable(self) -> bool:
         """Whether others than this machine can reach the app."""
         return self.share or not is_loopback(self.host)
+
+    @property
+    def open(self) -> bool:
+        """Whether others than who started the app are meant to use it."""
+        return self.reachable or self.public
+
+    @property
+    def model_patterns(self) -> tuple[str, ...]:
+        """What may be chosen on the page, beside the model that was named at the start; nothing: there is no choice.
+        Who is alone with the app may choose anything."""
+        if self.allow_model is None:
+            return () if self.open else ("*",)
+        return tuple(name.strip() for name in self.allow_model.split(",") if name.strip())
 
     @property
     def limits(self) -> tuple[int, int]:

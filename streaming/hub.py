@@ -5,8 +5,9 @@ Knows nothing of what is inside. Downloads run in threads of the Hub's library; 
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
+    SafetensorsParsingError,
 )
 from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils.tqdm import tqdm
@@ -32,7 +34,42 @@ Report = Callable[[str], None]
 Measure = Callable[[int, int], None]  # bytes that have come, and all that are to come
 
 _DESCRIPTION = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
+_SINGLE = "model.safetensors"
 _NOT_WANTED = ("*/*", "consolidated*")  # other formats of the same weights live there
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the Hub tells of a model: the bytes that `fetch` would bring; its parameters (0: not known), and how many
+    each tensor has, if all are in one file; and what its architectures are called."""
+
+    size_bytes: int
+    parameters: int
+    tensors: Mapping[str, int]
+    architectures: tuple[str, ...]
+
+
+def describe(repo: str, gguf_file: str | None) -> Description:
+    """Ask for what there is to know before anything is fetched. Raises ModelNotFound, NoNetwork or ModelError."""
+    with _explained(repo):
+        info = HfApi().model_info(repo, files_metadata=True)
+        _, size_bytes = _wanted(repo, gguf_file, info)
+        tensors = {}
+        if gguf_file is None and _SINGLE in {file.rfilename for file in info.siblings or ()}:
+            with suppress(SafetensorsParsingError):  # a file of that name with something else in it
+                header = HfApi().parse_safetensors_file_metadata(repo, _SINGLE)
+                tensors = {name: tensor.parameter_count for name, tensor in header.tensors.items()}
+    parameters = info.safetensors.total if info.safetensors and gguf_file is None else 0
+    return Description(size_bytes, parameters, tensors, tuple((info.config or {}).get("architectures") or ()))
+
+
+def find(repo: str, gguf_file: str | None) -> Path | None:
+    """The folder in the Hub's cache that the model lies in, if all of it does. Asks nobody."""
+    try:
+        folder = Path(snapshot_download(repo, local_files_only=True, cache_dir=HF_HUB_CACHE, **_offline(gguf_file)))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+    return folder if gguf_file is None or (folder / gguf_file).exists() else None
 
 
 def fetch(repo: str, gguf_file: str | None, report: Report, measure: Measure = lambda *_: None) -> Path:
@@ -46,10 +83,7 @@ def fetch(repo: str, gguf_file: str | None, report: Report, measure: Measure = l
         try:
             info = HfApi().model_info(repo, files_metadata=True)
         except (httpx2.TransportError, OfflineModeIsEnabled):
-            patterns = [gguf_file] if gguf_file else [*_DESCRIPTION, "*.safetensors"]
-            return Path(
-                snapshot_download(repo, allow_patterns=patterns, ignore_patterns=[*_NOT_WANTED], local_files_only=True)
-            )
+            return Path(snapshot_download(repo, local_files_only=True, cache_dir=HF_HUB_CACHE, **_offline(gguf_file)))
         return _download(repo, gguf_file, info, report, measure)
 
 
@@ -66,23 +100,15 @@ def clear_away(repo: str) -> None:
 def cached() -> list[tuple[str, Path, int]]:
     """The models in the Hub's cache: id, folder and bytes on the disk."""
     try:
-        repos = scan_cache_dir().repos
-    except CacheNotFound:
+        repos = scan_cache_dir(HF_HUB_CACHE).repos
+    except (CacheNotFound, ValueError):  # there is none, or something else lies there
         return []
     return sorted((repo.repo_id, repo.repo_path, repo.size_on_disk) for repo in repos if repo.repo_type == "model")
 
 
 def _download(repo: str, gguf_file: str | None, info: ModelInfo, report: Report, measure: Measure) -> Path:
     clear_away(repo)
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-    patterns = _patterns(repo, gguf_file, sizes)
-    missing = sum(
-        size
-        for name, size in sizes.items()
-        if any(Path(name).match(pattern) for pattern in patterns)
-        and ("/" not in name or name == gguf_file)
-        and not isinstance(try_to_load_from_cache(repo, name, revision=info.sha), str)
-    )
+    patterns, missing = _wanted(repo, gguf_file, info)
     disk.require_space(Path(HF_HUB_CACHE), missing)
     ignored = [] if gguf_file else [*_NOT_WANTED]
 
@@ -91,7 +117,28 @@ def _download(repo: str, gguf_file: str | None, info: ModelInfo, report: Report,
         report(f"Downloading {repo}: {done / 1e6:.0f} of {disk.size_text(missing)}")
 
     bar = _reporting_bar(tell)
-    return Path(snapshot_download(repo, allow_patterns=patterns, ignore_patterns=ignored, tqdm_class=bar))
+    where: Any = {"cache_dir": HF_HUB_CACHE, "tqdm_class": bar}
+    return Path(snapshot_download(repo, allow_patterns=patterns, ignore_patterns=ignored, **where))
+
+
+def _offline(gguf_file: str | None) -> dict[str, Any]:
+    """What to look for where nobody says what there is."""
+    patterns = [gguf_file] if gguf_file else [*_DESCRIPTION, "*.safetensors"]
+    return {"allow_patterns": patterns, "ignore_patterns": [] if gguf_file else [*_NOT_WANTED]}
+
+
+def _wanted(repo: str, gguf_file: str | None, info: ModelInfo) -> tuple[list[str], int]:
+    """What to take, and how many bytes of that are not here."""
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    patterns = _patterns(repo, gguf_file, sizes)
+    missing = sum(
+        size
+        for name, size in sizes.items()
+        if any(Path(name).match(pattern) for pattern in patterns)
+        and ("/" not in name or name == gguf_file)
+        and not isinstance(try_to_load_from_cache(repo, name, cache_dir=HF_HUB_CACHE, revision=info.sha), str)
+    )
+    return patterns, missing
 
 
 def _patterns(repo: str, gguf_file: str | None, names: dict[str, int]) -> list[str]:

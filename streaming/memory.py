@@ -24,7 +24,7 @@ _BESIDE_WEIGHTS = 1.1  # the weights, and what a short conversation needs beside
 
 def require_memory(name: str, parameters: int, dtype: "torch.dtype") -> None:
     """Raise ModelTooLarge unless `parameters` of this precision fit into what is free here, accelerators included."""
-    needed = int(parameters * dtype.itemsize * _BESIDE_WEIGHTS)
+    needed = needed_bytes(parameters * dtype.itemsize)
     free = free_memory()
     if needed > free:
         advice = "Choose a smaller model, or close other programs."
@@ -36,12 +36,17 @@ def require_memory(name: str, parameters: int, dtype: "torch.dtype") -> None:
         )
 
 
+def needed_bytes(weights: int) -> int:
+    """What a model needs to answer whose weights take so many bytes."""
+    return int(weights * _BESIDE_WEIGHTS)
+
+
 def cache_bytes(device: "torch.device") -> int:
     """What the caches of a loaded model may take where it lies: of main memory, which is not ours alone, less."""
     import torch
 
     if device.type == "cpu":
-        return _free_main_memory() // 4
+        return free_main_memory() // 4
     return torch.accelerator.get_memory_info(device)[0] // 2
 
 
@@ -50,7 +55,7 @@ def free_memory() -> int:
     import torch
 
     accelerators = range(torch.accelerator.device_count())
-    return sum(torch.accelerator.get_memory_info(device)[0] for device in accelerators) + _free_main_memory()
+    return sum(torch.accelerator.get_memory_info(device)[0] for device in accelerators) + free_main_memory()
 
 
 def give_back() -> None:
@@ -65,7 +70,14 @@ def give_back() -> None:
         trim(0)
 
 
-def _free_main_memory() -> int:
+def accelerated() -> bool:
+    import torch
+
+    return torch.accelerator.is_available()
+
+
+def free_main_memory() -> int:
+    """Bytes of it that this process may take. Needs no torch."""
     free = psutil.virtual_memory().available
     if _CONTAINER_LIMIT.exists():  # inside a container, psutil sees the whole machine
         limit = _CONTAINER_LIMIT.read_text().strip()

@@ -88,9 +88,48 @@ def prepare(
         return ModelSource(name, starter.prepare(cache_dir, progress, measure), notices=(STARTER_NOTICE,))
     if path := local_path(name):
         return _local(name, path)
-    repo, gguf_file = _on_hub(name)
+    repo, gguf_file = on_hub(name)
     folder = hub.fetch(repo, gguf_file, progress, measure)
     return ModelSource(name, folder, gguf_file, (GGUF_NOTICE,)) if gguf_file else _transformers_folder(name, folder)
+
+
+def find(name: str, *, cache_dir: Path | None) -> ModelSource | None:
+    """The model `name`, if it needs no network. Raises a ModelError about a folder or a file that holds none."""
+    if name == STARTER:
+        folder = starter.find(cache_dir)
+        return ModelSource(name, folder, notices=(STARTER_NOTICE,)) if folder else None
+    if path := local_path(name):
+        return _local(name, path)
+    repo, gguf_file = on_hub(name)
+    folder = hub.find(repo, gguf_file)
+    if folder is None or gguf_file:
+        return ModelSource(name, folder, gguf_file, (GGUF_NOTICE,)) if folder else None
+    try:
+        return _transformers_folder(name, folder)
+    except ModelError:  # some other program has looked at a part of it
+        return None
+
+
+def only_on_hub(name: str) -> bool:
+    """Whether a name can mean nothing on this machine: a repository, or a GGUF file in one."""
+    try:
+        return local_path(name) is None and bool(on_hub(name))
+    except ModelNotFound:
+        return False
+
+
+def architectures(source: ModelSource) -> tuple[str, ...]:
+    """What a model's makers call it; nothing, where the file does not say."""
+    if source.gguf_file:
+        return ()
+    return tuple(_read_json(source.name, source.path / "config.json").get("architectures") or ())
+
+
+def loaded_bytes(parameters: int, shared: int, *, dtype: str, accelerated: bool) -> int:
+    """What so many parameters will take, by rule of thumb; `load` counts. `shared` are the embedding's and the head's,
+    which are laid out for a processor beside each other."""
+    each = {"float32": 4, "bfloat16": 2, "float16": 2}.get(dtype, 2 if accelerated else 4)
+    return each * (parameters + (0 if accelerated else shared))
 
 
 def clear_away(name: str, cache_dir: Path | None) -> None:
@@ -110,7 +149,7 @@ def local_path(name: str) -> Path | None:
         return None
 
 
-def _on_hub(name: str) -> tuple[str, str | None]:
+def on_hub(name: str) -> tuple[str, str | None]:
     """Repository and GGUF file of a name of the Hub. Raises ModelNotFound if it cannot be one."""
     hub_name = _HUB_NAME.fullmatch(name)
     if hub_name is None or name.startswith(".") or (hub_name["gguf"] is None and name.endswith(".gguf")):

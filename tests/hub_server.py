@@ -5,9 +5,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import pytest
+from huggingface_hub import HfApi
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -23,6 +28,15 @@ class Repos:
     served: list[str] = field(default_factory=list)
     gate: threading.Event | None = None
     held: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))  # for each that waits there
+
+
+def go_there(monkeypatch: pytest.MonkeyPatch, address: str, cache: Path) -> None:
+    """Have this process, and the children that it starts, take the server at `address` for the Hub, with this cache."""
+    monkeypatch.setattr("streaming.hub.HfApi", partial(HfApi, endpoint=address))  # the library has read its own already
+    monkeypatch.setattr("streaming.hub.HF_HUB_CACHE", str(cache))
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "2")
 
 
 @contextmanager
@@ -58,9 +72,11 @@ def hub(repos: Repos) -> Iterator[str]:
                 ]
                 self.send(200, json.dumps(entries).encode(), body)
             else:
-                siblings = [{"rfilename": name, "size": len(data)} for name, data in repos.files[repo].items()]
+                files = repos.files[repo]
+                siblings = [{"rfilename": name, "size": len(data)} for name, data in files.items()]
                 info = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
-                self.send(200, json.dumps(info).encode(), body)
+                config = {"config": json.loads(files["config.json"])} if "config.json" in files else {}
+                self.send(200, json.dumps(info | config).encode(), body)
 
         def serve(self, repo: str, name: str, body: bool) -> None:
             data = repos.files.get(repo, {}).get(name)

@@ -19,7 +19,7 @@ LAYERS = (
     "config detokenizer stops reasoning templates disk passwords search waiters beams",
     "starter hub memory packing conversation news",
     "models listing rows schema openwebui",
-    "assembler streamers fetching saving reading database portable",
+    "assembler streamers fetching weighing saving reading database portable",
     "engines.base engines.script engines.stopwatch engines.decoding engines.prefixes engines.sampler engines.attention",
     "engines.queue engines.answers engines.paged engines.prompts",
     "engines.speculation",
@@ -32,7 +32,7 @@ LAYERS = (
     "engines.relay",
     "engines.scripted engines.local engines.remote",
     "engines",
-    "runs pipelines store race",
+    "runs pipelines store race picker",
     "turns shelf",
     "library",
     "chats",
@@ -111,7 +111,8 @@ def test_gradio_is_for_the_page_alone_and_fastapi_for_the_api(path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "module", ["streaming", "streaming.terminal", "streaming.models", "streaming.engines.remote", "app"]
+    "module",
+    ["streaming", "streaming.terminal", "streaming.models", "streaming.engines.remote", "app"],
 )
 def test_importing_loads_no_model_library(module: str) -> None:
     """A page that imports torch first is up seconds later, and `import app` is what a Space and editors do."""

@@ -55,6 +55,7 @@ def test_false(text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "words"),
     [
+        (["--allow-model", " ,"], {}, "--allow-model is empty: name models, or `*` for any."),
         (["--modle", "x"], {}, "There is no flag --modle. Did you mean --model?"),
         (["--portt=1"], {}, "There is no flag --portt. Did you mean --port?"),
         (["--zzz"], {}, "There is no flag --zzz. `--help`"),
@@ -159,6 +160,26 @@ def test_origins_are_told_apart() -> None:
 )
 def test_who_can_reach_the_app(arguments: list[str], reachable: bool) -> None:
     assert load(*arguments).reachable == reachable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "patterns"),
+    [
+        ([], ("*",)),
+        (["--public"], ()),
+        (["--share", "--public"], ()),
+        (["--host", "::", "--auth-file", "x"], ()),
+        (["--share", "--public", "--allow-model", "*"], ("*",)),
+        (["--allow-model", "starter, owner/*,"], ("starter", "owner/*")),
+    ],
+)
+def test_which_models_may_be_chosen(arguments: list[str], patterns: tuple[str, ...]) -> None:
+    assert load(*arguments).model_patterns == patterns
+
+
+def test_on_a_space_models_are_chosen_only_if_it_says_which() -> None:
+    assert load(SPACE_ID="owner/name").model_patterns == ()
+    assert load(SPACE_ID="owner/name", STREAMING_ALLOW_MODEL="owner/*").model_patterns == ("owner/*",)
 
 
 def test_help_shows_every_flag_and_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:

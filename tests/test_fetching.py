@@ -46,11 +46,8 @@ class Stand:
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     stand = Stand(tmp_path / "hub")
     stand.repos.files["someone/model"] = {"config.json": b"{}", "tokenizer.json": b"{ }", "model.safetensors": WEIGHTS}
-    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(stand.cache))
-    monkeypatch.setenv("HF_HUB_CACHE", str(stand.cache))
-    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "2")
     with hub_server.hub(stand.repos) as address:
-        monkeypatch.setenv("HF_ENDPOINT", address)
+        hub_server.go_there(monkeypatch, address, stand.cache)
         yield stand
 
 

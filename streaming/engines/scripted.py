@@ -114,6 +114,9 @@ class ScriptedEngine:
         self._worker.wait_loaded(timeout)
         return self.status()
 
+    def models(self) -> tuple[str, ...]:
+        return MODELS
+
     def switch(self, name: str, done: Done) -> None:
         self._worker.switch(name, done)
 

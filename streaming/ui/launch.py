@@ -16,6 +16,7 @@ from streaming.config import Config, offers_hub_login, on_space, on_zero_gpu
 from streaming.engines import Engine, open_engine
 from streaming.errors import ConfigError
 from streaming.passwords import PasswordFile
+from streaming.picker import Picker
 from streaming.store import Store
 from streaming.ui import assets
 from streaming.ui.page import build_page
@@ -35,6 +36,7 @@ class App:
     page: gr.Blocks
     metrics: Metrics = field(default_factory=Metrics)
     store: Store | None = None
+    picker: Picker | None = None
 
     def launch(self, *, block: bool = True) -> None:
         """Start the engine and serve the page and the API; with `block`, until Ctrl-C. Raises ConfigError if the
@@ -63,7 +65,10 @@ class App:
                 self.close()
 
     def close(self) -> None:
-        """End the answers under way, then the serving, which waits for them; save what there is."""
+        """End what is being fetched and the answers under way, then the serving, which waits for them; save what there
+        is."""
+        if self.picker is not None:
+            self.picker.close()
         self.engine.close()
         self.page.close(verbose=False)
         if self.store is not None:
@@ -116,10 +121,11 @@ def build_app(config: Config) -> App:
     store = Store(config.history_dir) if config.history_dir is not None else None
     allowance = Allowance(*config.limits)
     chats = Chats(engine, store, most_runs=config.max_runs_per_user, allowance=allowance)
+    picker = Picker(engine, config)
     secret = store.secret("browser") if store is not None else None
     page = build_page(chats, engine, secret=secret, hub_login=offers_hub_login())
     add_race(page, engine, allowance, secret=secret)
-    return App(config, engine, page, metrics, store)
+    return App(config, engine, page, metrics, store, picker)
 
 
 def serve(config: Config) -> None:
