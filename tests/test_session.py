@@ -10,7 +10,6 @@ import pytest
 
 from streaming.attachments import MOST_CHARACTERS, MOST_FILES
 from streaming.chats import Chats
-from streaming.engines.base import Status
 from streaming.errors import InvalidRequest
 from streaming.events import Tentative
 from streaming.messages import Beam, Sampling
@@ -292,23 +291,6 @@ def test_an_answer_goes_on_by_beams(session: Session, engine: Puppet) -> None:
     session.stop(kept, request)
     update = asyncio.run(session.rest(kept, request))
     assert [turn["content"][0]["text"] for turn in update["history"]] == ["hi", "good eve"]
-
-
-def test_what_the_engine_can_do_is_offered_when_it_is_known(session: Session, engine: Puppet) -> None:
-    async def told() -> list[Any]:
-        return [(ways, marks) async for _, _, ways, marks in session.watch_engine()]
-
-    engine.state = Status("ready", "puppet", strategies=("beam",))
-    ((ways, marks),) = asyncio.run(told())
-    assert (ways["choices"], ways["visible"]) == (["Plain", "Beams 2", "Beams 4"], True)
-    assert "visible" not in marks, "beams do not guess"
-    engine.state = Status("ready", "puppet", strategies=("beam", "prompt_lookup"))
-    ((_, marks),) = asyncio.run(told())
-    assert marks["visible"] is True
-    engine.state = Status("ready", "puppet")
-    ((ways, marks),) = asyncio.run(told())
-    assert "visible" not in ways, "what an old conversation brings is to be seen, and given up"
-    assert "visible" not in marks
 
 
 def test_a_strategy_stays_with_its_conversation_and_a_refused_one_loses_nothing(

@@ -1,6 +1,6 @@
 // The list at the side: conversations by day, the search, and what one can do to each. As a drawer on narrow screens.
 
-const ask = (event, asked = {}) => document.dispatchEvent(new CustomEvent("streaming-ask", { detail: [event, asked] }));
+const ask = (event, asked = {}) => document.dispatchEvent(new CustomEvent("streaming-ask-feed", { detail: [event, asked] }));
 const side = () => $("#side");
 const query = () => $("#side-search").value.trim();
 let listed = { query: "", entries: [] };
@@ -121,12 +121,12 @@ function setSide(open) {
 }
 const sideOpen = () => document.body.classList.contains("with-side");
 
-document.addEventListener("streaming-list", ({ detail }) => {
+document.addEventListener("streaming-feed", ({ detail }) => {
   if (!detail?.entries) return;
   listed = detail;
   drawList();
 });
-document.addEventListener("streaming-note", ({ detail }) => {
+document.addEventListener("streaming-notes", ({ detail }) => {
   if (detail?.toast) say(detail.toast, detail.undo && (() => ask("edit", { op: "restore", id: detail.undo })));
   if (detail?.undo && detail.undo === page().conversation) openConversation("");
 });

@@ -44,6 +44,7 @@ function begin() {
   box().addEventListener("input", keepDraft);
   beginList();
   beginTransfer();
+  beginModels();
   arrive();
   drawList();
   soon();

@@ -42,7 +42,7 @@ function save({ name, type, text }) {
   setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
 
-document.addEventListener("streaming-note", ({ detail }) => {
+document.addEventListener("streaming-notes", ({ detail }) => {
   if (detail?.file) save(detail.file);
   if (detail?.copy) copy(detail.copy).then(() => say("Copied"));
 });

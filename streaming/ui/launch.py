@@ -90,7 +90,7 @@ class App:
             allowed_paths=[str(FAVICON)],  # with none named, Gradio opens what GRADIO_ALLOWED_PATHS names to everybody
             theme=theme(),
             css_paths=assets.FOLDER / "page.css",
-            head=HEAD + assets.style("side") + assets.style("race"),
+            head=HEAD + "".join(map(assets.style, ("side", "models", "race"))),
             footer_links=[],
             run_history=False,
             ssr_mode=False,

@@ -9,20 +9,35 @@ import gradio as gr
 from streaming.chats import Chats
 from streaming.engines.base import Engine
 from streaming.models import title
+from streaming.picker import Picker
 from streaming.ui import assets
 from streaming.ui.exchange import Exchange
+from streaming.ui.models import ModelPanel
 from streaming.ui.session import Session
 from streaming.ui.settings import build_drawer
 from streaming.ui.side import SideList
 from streaming.ui.visitors import BROWSER_KEY
-from streaming.ui.wiring import QUIET, Buttons, Parts, wire, wire_exchange, wire_files, wire_side
+from streaming.ui.wiring import QUIET, Buttons, Parts, wire, wire_exchange, wire_files, wire_models, wire_side
 
 LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
 ]
-SCRIPTS = ("base", "theme", "menu", "turns", "reader", "list", "address", "presence", "transfer", "keys", "page")
+SCRIPTS = (
+    "base",
+    "theme",
+    "menu",
+    "turns",
+    "reader",
+    "list",
+    "address",
+    "presence",
+    "transfer",
+    "models",
+    "keys",
+    "page",
+)
 EXAMPLES = (
     ("Explain", "Why is the sky blue? Explain it to a curious ten-year-old."),
     ("Write", "Write a short poem about the sea at night."),
@@ -31,9 +46,17 @@ EXAMPLES = (
 )
 
 
-def build_page(chats: Chats, engine: Engine, *, secret: str | None = None, hub_login: bool = False) -> gr.Blocks:
-    """Lay out the page and wire it to `chats`. launch.py serves it. What the browser keeps can be read with the
-    `secret`; without one it is readable until the process ends. With `hub_login` a visitor may sign in at the Hub."""
+def build_page(
+    chats: Chats,
+    engine: Engine,
+    picker: Picker | None = None,
+    *,
+    secret: str | None = None,
+    hub_login: bool = False,
+) -> gr.Blocks:
+    """Lay out the page and wire it to `chats`. launch.py serves it. A model is chosen by the `picker`. What the browser
+    keeps can be read with the `secret`; without one it is readable until the process ends. With `hub_login` a visitor
+    may sign in at the Hub."""
     model = title(engine.status().model)
     page = gr.Blocks(title="Streaming", analytics_enabled=False, fill_width=True)
     with page:
@@ -46,11 +69,12 @@ def build_page(chats: Chats, engine: Engine, *, secret: str | None = None, hub_l
         )
         gr.HTML(assets.fill("header.html", model=model), elem_id="header", js_on_load=None)
         gr.HTML(assets.read("help.html"), elem_id="help", js_on_load=None)
+        gr.HTML(assets.read("models.html"), elem_id="models", js_on_load=None)
         share = gr.HTML("", elem_id="share", js_on_load=None)
         page.load(lambda: assets.share(page.share_url) if page.share_url else "", None, share, **QUIET)
         if hub_login:
             gr.LoginButton("Sign in with Hugging Face", "Sign out {}", size="sm", elem_id="login")
-        feed, notes = _script("feed"), _script("notes")
+        feed, notes, told, replies = (_relay(name) for name in ("feed", "notes", "engine", "replies"))
         take_in = gr.UploadButton("Import", elem_id="import", file_types=[".json"])
         tools = _script(*SCRIPTS, elem_id="tools")
         with gr.Sidebar(position="right", open=False, width=340, elem_id="drawer", label="Settings"):
@@ -80,20 +104,29 @@ def build_page(chats: Chats, engine: Engine, *, secret: str | None = None, hub_l
                     stop = gr.Button("Stop", elem_id="stop", min_width=36)
             status = gr.HTML("", elem_id="status", js_on_load=None)
         browser = gr.BrowserState({}, storage_key=BROWSER_KEY, secret=secret)
-        parts = Parts(browser, banner, history, live, tools, problem, composer, files, status, drawer, feed, notes)
+        parts = Parts(
+            browser, banner, history, live, tools, problem, composer, files, status, drawer, feed, notes, told, replies
+        )
         buttons = Buttons(send, stop, attach, take_in)
-        session, side = Session(chats, engine), SideList(chats)
+        session, side, models = Session(chats, engine), SideList(chats), ModelPanel(engine, picker)
         loaded = wire(page, parts, session, buttons)
         wire_side(parts, side, loaded)
+        wire_models(page, parts, models)
         wire_files(parts, buttons)
         wire_exchange(parts, Exchange(chats), buttons)
 
         async def leave(request: gr.Request) -> None:
             session.leave(request.session_hash or "")
             await side.leave(request.session_hash or "")
+            await models.leave(request.session_hash or "")
 
         page.unload(leave)
     return page
+
+
+def _relay(name: str) -> gr.HTML:
+    """Between the server and the page's script."""
+    return _script("relay", elem_id=name)
 
 
 def _script(*names: str, elem_id: str | None = None) -> gr.HTML:

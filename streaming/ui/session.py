@@ -15,7 +15,7 @@ import gradio as gr
 from streaming.chats import Chats, Snapshot
 from streaming.engines.base import Engine
 from streaming.errors import NotFound, StreamingError
-from streaming.ui import settings, view, ways
+from streaming.ui import settings, view
 from streaming.ui.actions import ANSWERS, CHANGES
 from streaming.ui.attaching import held, hold
 from streaming.ui.followers import Followers
@@ -140,17 +140,6 @@ class Session:
         """The tab was closed or reloaded: forget it. Its answers go on."""
         self._showing.pop(tab, None)
         self._unsettled.discard(tab)
-
-    async def watch_engine(self) -> AsyncIterator[tuple[str, Any, Any, Any]]:
-        """The banner while the model loads, and at the end whether it can think, how else than word by word it can
-        answer, and whether by guesses. Starts the engine if nobody has."""
-        self._engine.start()
-        while (status := self._engine.status()).state == "loading":
-            yield view.banner(status), gr.skip(), gr.skip(), gr.skip()
-            await asyncio.sleep(0.5)
-        can_choose = gr.update(choices=ways.offered(status), visible=True) if status.strategies else gr.skip()
-        can_guess = gr.update(visible=True) if ways.guesses(status) else gr.skip()
-        yield view.banner(status), gr.update(visible=status.can_think), can_choose, can_guess
 
     # -- inside
 

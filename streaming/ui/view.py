@@ -238,4 +238,5 @@ def banner(engine: Status) -> str:
         return f'<div class="banner loading" role="status">{escape(engine.detail or "Loading the model")}</div>'
     if engine.state in ("failed", "closed"):
         return f'<div class="banner failed" role="alert">{escape(engine.detail or "The model is not available.")}</div>'
-    return "".join(f'<div class="banner" role="note">{escape(notice)}</div>' for notice in engine.notices)
+    notes = (*engine.notices, *([engine.detail] if engine.detail else ()))
+    return "".join(f'<div class="banner" role="note">{escape(note)}</div>' for note in notes)

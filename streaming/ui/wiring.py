@@ -12,6 +12,7 @@ from gradio.events import Dependency
 
 from streaming.ui.attaching import attach
 from streaming.ui.exchange import Exchange
+from streaming.ui.models import ModelPanel
 from streaming.ui.session import Session, Update
 from streaming.ui.settings import Drawer, own_presets
 from streaming.ui.side import SideList
@@ -35,6 +36,8 @@ class Parts:
     drawer: Drawer
     feed: gr.HTML  # the side list, on its way to the script
     notes: gr.HTML  # what the script is to do once
+    engine: gr.HTML  # which model answers, and what becomes of the choice of another
+    replies: gr.HTML  # to the panel in which it is chosen
 
     def outputs(self) -> list[Any]:
         named = [
@@ -98,7 +101,6 @@ def wire(page: gr.Blocks, parts: Parts, session: Session, buttons: Buttons) -> D
     async def rest(request: gr.Request, kept: Any) -> Values:
         return parts.assign(await session.rest(kept, request)) or gr.skip()
 
-    page.load(session.watch_engine, None, [parts.banner, drawer.thinking, drawer.strategy, drawer.marks], **QUIET)
     page.load(own_presets, [drawer.presets], [drawer.preset], **QUIET)
     loaded = page.load(load, [browser], outputs, **QUIET)
     typed = [parts.composer.submit, buttons.send.click]
@@ -132,6 +134,27 @@ def wire_side(parts: Parts, side: SideList, loaded: Dependency) -> None:
     feed.submit(follow, [browser], [feed], trigger_mode="multiple", **QUIET)
     feed.edit(change, [browser], said, trigger_mode="multiple", **QUIET)
     feed.clear(hide, None, None, trigger_mode="multiple", **QUIET)
+
+
+def wire_models(page: gr.Blocks, parts: Parts, models: ModelPanel) -> None:
+    """Connect what the page shows of the model, and the panel in which another is chosen."""
+    engine, drawer = parts.engine, parts.drawer
+    shown = [engine, parts.banner, drawer.thinking, drawer.strategy, drawer.marks]
+
+    async def follow(request: gr.Request) -> AsyncIterator[Any]:
+        async for update in models.follow(request):
+            yield update
+
+    async def ask(action: gr.EventData) -> Any:
+        return await models.ask(action._data)
+
+    async def hide(request: gr.Request) -> None:
+        await models.leave(request.session_hash or "")
+
+    page.load(follow, None, shown, **QUIET)
+    engine.submit(follow, None, shown, trigger_mode="multiple", **QUIET)
+    engine.edit(ask, None, [parts.replies], trigger_mode="multiple", **QUIET)
+    engine.clear(hide, None, None, trigger_mode="multiple", **QUIET)
 
 
 def wire_files(parts: Parts, buttons: Buttons) -> None:
