@@ -59,8 +59,7 @@ def add_race(page: gr.Blocks, engine: Engine, allowance: Allowance, *, secret: s
     """Give the app a page /race beside its first one, on which visitors are who they are there."""
     races = Races(engine, allowance)
     with page.route("Race", "race", show_in_navbar=False):
-        header = assets.fill("race.html", model=title(engine.status().model))
-        gr.HTML(header, elem_id="header", js_on_load=assets.script("base", "theme"))
+        header = gr.HTML(_header(engine), elem_id="header", js_on_load=assets.script("base", "theme"))
         with gr.Column(elem_id="race"):
             gr.HTML(assets.read("race-about.html"), elem_id="race-about", js_on_load=None)
             notice = gr.HTML("", elem_id="race-notice", js_on_load=None)
@@ -96,6 +95,7 @@ def add_race(page: gr.Blocks, engine: Engine, allowance: Allowance, *, secret: s
                 elem_id="race-chart",
             )
         browser = gr.BrowserState({}, storage_key=BROWSER_KEY, secret=secret)
+        page.load(lambda: _header(engine), None, header, **QUIET)
         page.load(races.meet, [browser], [browser], **QUIET)
         page.load(races.look, None, [notice, chosen, start, board], **QUIET)
         begun = gr.on([start.click, prompt.submit], races.begin, None, [results, chart], trigger_mode="once", **QUIET)
@@ -103,6 +103,10 @@ def add_race(page: gr.Blocks, engine: Engine, allowance: Allowance, *, secret: s
         ran.then(races.end, None, [results, chart], **QUIET)
         stop.click(races.stop, None, None, queue=False, trigger_mode="multiple", **QUIET)
         page.unload(races.leave)
+
+
+def _header(engine: Engine) -> str:
+    return assets.fill("race.html", model=title(engine.status().model))
 
 
 class Races:
