@@ -1,6 +1,10 @@
 // Which model answers: its name wherever the page shows it, and the panel in which another one is chosen.
 
 const askEngine = (event, asked = {}) => document.dispatchEvent(new CustomEvent("streaming-ask-engine", { detail: [event, asked] }));
+function askPicker(op, text) {  // a new question: what was said of the last one is old
+  showProblem("");
+  askEngine("edit", { op, text });
+}
 const panel = () => $("#models-dialog");
 let engine = null;  // {name, title, offered, picking: {state, name, title, detail, fraction}}
 
@@ -12,7 +16,7 @@ function modelLine(choice) {
   if (inUse) line.append(make("span", { className: "model-used", textContent: "in use" }));
   else {
     const button = make("button", { textContent: "Use", label: `Use ${choice.title}`, disabled: choice.fits === false });
-    button.addEventListener("click", () => askEngine("edit", { op: "choose", text: choice.name }));
+    button.addEventListener("click", () => askPicker("choose", choice.name));
     line.append(button);
   }
   return line;
@@ -61,7 +65,7 @@ document.addEventListener("streaming-engine", ({ detail }) => {
 
 document.addEventListener("streaming-replies", ({ detail }) => {
   if (!detail?.number) return;
-  showProblem(detail.problem);
+  if (detail.problem) showProblem(detail.problem);
   if (detail.groups) {
     $("#models-list").replaceChildren(...detail.groups.flatMap(({ heading, choices }) => [
       make("h3", { textContent: heading }), make("ul", {}, ...choices.map(modelLine)),
@@ -72,14 +76,17 @@ document.addEventListener("streaming-replies", ({ detail }) => {
 });
 
 function beginModels() {
-  $("#header .model").addEventListener("click", () => { showProblem(""); askEngine("edit", { op: "list" }); });
-  $("[data-cancel-model]").addEventListener("click", () => askEngine("edit", { op: "cancel" }));
+  $("#header .model").addEventListener("click", () => {
+    showProblem(engine?.picking.state === "failed" ? engine.picking.detail : "");
+    askEngine("edit", { op: "list" });
+  });
+  $("[data-cancel-model]").addEventListener("click", () => askPicker("cancel"));
   $("#models-look-up").addEventListener("submit", (event) => {
     event.preventDefault();
     const name = $("#models-name").value.trim();
     if (!name) return;
     $("#models-look-up").classList.add("looking");
-    askEngine("edit", { op: "look-up", text: name });
+    askPicker("look-up", name);
   });
   document.addEventListener("visibilitychange", () => askEngine(document.hidden ? "clear" : "submit"));
 }

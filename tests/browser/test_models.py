@@ -43,7 +43,7 @@ def chat(chromium: Browser, serve_app: ServeApp) -> Iterator[Chat]:
 def test_a_model_is_chosen_and_every_tab_knows(chromium: Browser, chat: Chat) -> None:
     named(chat, "scripted")
     chat.send("/say 60 tokens at 30 tok/s")
-    chat.wait_phase("text")
+    chat.wait_phase("answering")
     with tab(chromium, chat.page.url.partition("?")[0], **PHONE) as other:
         choices = open_panel(chat)
         expect(choices.get_by_role("heading", name="In use")).to_be_visible()
@@ -67,10 +67,15 @@ def test_a_model_that_cannot_be_loaded_is_said_and_the_old_one_goes_on(chat: Cha
     expect(choices.locator(".model-line").filter(has=chat.page.get_by_text("scripted", exact=True))).to_contain_text(
         "in use"
     )
+    expect(choices.locator(".problem")).to_contain_text("scripted-broken")
     choices.get_by_role("button", name="Close").click()
     named(chat, "scripted")
     chat.ask(verbatim("still here"))
     assert chat.texts()[-1] == "still here"
+    expect(open_panel(chat).locator(".problem")).to_contain_text("scripted-broken")
+    choices.get_by_role("button", name="Use scripted-b", exact=True).click()
+    expect(choices.locator(".problem")).to_be_hidden()
+    expect(chat.page.locator("#header .model")).to_have_text("scripted-b")
 
 
 def test_where_anybody_can_come_the_name_is_only_a_name(chromium: Browser, serve_app: ServeApp) -> None:
