@@ -26,6 +26,10 @@ def open_panel(chat: Chat) -> Locator:
     return panel(chat.page)
 
 
+def line(choices: Locator, name: str) -> Locator:
+    return choices.locator(".model-line").filter(has=choices.page.get_by_text(name, exact=True))
+
+
 def named(chat: Chat, name: str) -> None:
     """The model's name, wherever an empty page shows it."""
     expect(chat.page.locator("#header .model")).to_have_text(name, timeout=60_000)
@@ -49,7 +53,7 @@ def test_a_model_is_chosen_and_every_tab_knows(chromium: Browser, chat: Chat) ->
         expect(choices.get_by_role("heading", name="In use")).to_be_visible()
         choices.get_by_role("button", name="Use scripted-b", exact=True).click()
         expect(choices.locator("#models-going")).to_be_visible()
-        expect(choices.locator(".model-line").filter(has_text="scripted-b")).to_contain_text("in use", timeout=60_000)
+        expect(line(choices, "scripted-b")).to_contain_text("in use", timeout=60_000)
         choices.get_by_role("button", name="Close").click()
         chat.wait_idle()
         assert len(chat.texts()[1].split()) == 60, "the answer under way ended with the model it began with"
@@ -64,9 +68,7 @@ def test_a_model_that_cannot_be_loaded_is_said_and_the_old_one_goes_on(chat: Cha
     choices = open_panel(chat)
     choices.get_by_role("button", name="Use scripted-broken", exact=True).click()
     expect(choices.locator(".problem")).to_be_visible(timeout=60_000)
-    expect(choices.locator(".model-line").filter(has=chat.page.get_by_text("scripted", exact=True))).to_contain_text(
-        "in use"
-    )
+    expect(line(choices, "scripted")).to_contain_text("in use")
     expect(choices.locator(".problem")).to_contain_text("scripted-broken")
     choices.get_by_role("button", name="Close").click()
     named(chat, "scripted")
