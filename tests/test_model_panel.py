@@ -22,7 +22,7 @@ class Picks:
     """A picker that notes what it is asked for."""
 
     def __init__(self) -> None:
-        self.offered = True
+        self.offered = self.hub = True
         self.going = Picking("idle")
         self.asked: list[str] = []
         self.refusal: StreamingError | None = None
@@ -88,7 +88,8 @@ def skipped(value: Any) -> bool:
 def test_a_tab_is_told_what_the_engine_can_do(panel: ModelPanel, engine: Puppet) -> None:
     engine.state = Status("ready", "puppet", strategies=("beam",), can_think=True)
     ((shown, banner, thinking, ways, marks),) = told(panel)
-    assert (shown["name"], shown["title"], shown["offered"], banner) == ("puppet", "puppet", True, "")
+    assert (shown["name"], shown["title"], banner) == ("puppet", "puppet", "")
+    assert (shown["offered"], shown["hub"]) == (True, True)
     assert thinking["visible"] is True
     assert (ways["choices"], ways["visible"]) == (["Plain", "Beams 2", "Beams 4"], True)
     assert skipped(marks), "beams do not guess"
@@ -153,14 +154,16 @@ def test_the_choices_are_under_their_headings_with_size_and_fit(panel: ModelPane
     reply = asyncio.run(panel.ask({"op": "list"}))
     assert [group["heading"] for group in reply["groups"]] == ["In use", "Suggestions for this machine"]
     ((used,), (suggested,)) = (group["choices"] for group in reply["groups"])
-    assert used["about"] == "135 million parameters, 270 MB on the disk, needs 600 MB of memory"
+    assert used["about"] == "135M parameters · 270 MB on disk · 600 MB of memory"
     assert suggested["about"] == "", "nothing is made up"
 
 
 def test_one_that_is_asked_for_is_looked_up_before_anything_is_fetched(panel: ModelPanel, picks: Picks) -> None:
     reply = asyncio.run(panel.ask({"op": "look-up", "text": " big/Large "}))
     assert reply["found"]["fits"] is False
-    assert "more than is free here" in reply["found"]["about"]
+    assert reply["found"]["about"] == (
+        "80.0B parameters · 160.0 GB to download · needs 350.0 GB of memory, more than is free here"
+    )
     assert picks.asked == []
 
 

@@ -6,7 +6,7 @@ function askPicker(op, text) {  // a new question: what was said of the last one
   askEngine("edit", { op, text });
 }
 const panel = () => $("#models-dialog");
-let engine = null;  // {name, title, offered, picking: {state, name, title, detail, fraction}}
+let engine = null;  // {name, title, offered, hub, picking: {state, name, title, detail, fraction}}
 
 function modelLine(choice) {
   const inUse = choice.origin === "loaded" || choice.name === engine?.name;
@@ -26,16 +26,18 @@ function showProblem(text) {
   const problem = $(".problem", panel());
   problem.textContent = text;
   problem.hidden = !text;
+  if (text) problem.scrollIntoView({ block: "nearest" });
 }
 
 function showGoing({ state, title, detail, fraction }) {
-  const going = $("#models-going"), bar = $("progress", going);
+  const going = $("#models-going"), bar = $("progress", going), was = !going.hidden;
   going.hidden = state === "idle" || state === "failed";
   $("p", going).textContent = detail || title;
   if (fraction === null) bar.removeAttribute("value");
   else bar.value = fraction;
   $("[data-cancel-model]", going).hidden = state === "loading";
   panel().classList.toggle("going", !going.hidden);
+  if (!was && !going.hidden) going.scrollIntoView({ block: "nearest" });
   if (state === "failed") showProblem(detail);
 }
 
@@ -53,6 +55,7 @@ document.addEventListener("streaming-engine", ({ detail }) => {
   engine = detail;
   nameModel();
   if (!engine.offered) return;
+  $("#models-look-up").hidden = !engine.hub;
   const { state } = engine.picking, ended = before && before.picking.state !== state && (state === "idle" || state === "failed");
   if (before?.picking.state === "failed" && state !== "failed") showProblem("");
   showGoing(engine.picking);

@@ -92,6 +92,7 @@ class ModelPanel:
             "name": status.model,
             "title": title(status.model),
             "offered": self._picker is not None,
+            "hub": self._picker is not None and self._picker.hub,
             "picking": {**asdict(picking), "title": title(picking.name)},
         }
         return told, view.banner(status), status.can_think, _strategies(status), ways.guesses(status)
@@ -139,14 +140,19 @@ def _line(choice: Choice) -> dict[str, Any]:
 def _about(choice: Choice) -> str:
     """Size and fit in words."""
     here = choice.origin in ("loaded", "cached")
-    parts = [f"{choice.parameters / 1e6:,.0f} million parameters"] if choice.parameters else []
+    parts = [_parameters(choice.parameters)] if choice.parameters else []
     if choice.size_bytes:
-        parts.append(f"{size_text(choice.size_bytes)} {'on the disk' if here else 'to download'}")
+        parts.append(f"{size_text(choice.size_bytes)} {'on disk' if here else 'to download'}")
     if choice.fits is False:
         parts.append(f"needs {size_text(choice.needs_bytes)} of memory, more than is free here")
     elif choice.needs_bytes:
-        parts.append(f"needs {size_text(choice.needs_bytes)} of memory")
-    return ", ".join(parts)
+        parts.append(f"{size_text(choice.needs_bytes)} of memory")
+    return " · ".join(parts)
+
+
+def _parameters(count: int) -> str:
+    """As model names have them: 135M, 1.7B."""
+    return f"{count / 1e9:.1f}B parameters" if count >= 1e9 else f"{count / 1e6:.0f}M parameters"
 
 
 def _nothing(_: None) -> dict[str, Any]:
