@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from streaming.picker import Choice, Picking
 
 from streaming.engines.base import Status
 from streaming.errors import InvalidRequest, ModelNotFound, StreamingError
+from streaming.picker import Choice, Picking
 from streaming.ui.models import ModelPanel
 from tests.puppet import Puppet
 

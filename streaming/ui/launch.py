@@ -123,7 +123,7 @@ def build_app(config: Config) -> App:
     chats = Chats(engine, store, most_runs=config.max_runs_per_user, allowance=allowance)
     picker = Picker(engine, config)
     secret = store.secret("browser") if store is not None else None
-    page = build_page(chats, engine, secret=secret, hub_login=offers_hub_login())
+    page = build_page(chats, engine, picker, secret=secret, hub_login=offers_hub_login())
     add_race(page, engine, allowance, secret=secret)
     return App(config, engine, page, metrics, store, picker)
 
