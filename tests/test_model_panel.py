@@ -154,7 +154,7 @@ def test_the_choices_are_under_their_headings_with_size_and_fit(panel: ModelPane
     reply = asyncio.run(panel.ask({"op": "list"}))
     assert [group["heading"] for group in reply["groups"]] == ["In use", "Suggestions for this machine"]
     ((used,), (suggested,)) = (group["choices"] for group in reply["groups"])
-    assert used["about"] == "135M parameters · 270 MB on disk · 600 MB of memory"
+    assert used["about"] == "135M parameters · 270 MB on disk · 600 MB memory"
     assert suggested["about"] == "", "nothing is made up"
 
 
@@ -162,7 +162,7 @@ def test_one_that_is_asked_for_is_looked_up_before_anything_is_fetched(panel: Mo
     reply = asyncio.run(panel.ask({"op": "look-up", "text": " big/Large "}))
     assert reply["found"]["fits"] is False
     assert reply["found"]["about"] == (
-        "80.0B parameters · 160.0 GB to download · needs 350.0 GB of memory, more than is free here"
+        "80.0B parameters · 160.0 GB download · needs 350.0 GB of memory, more than is free here"
     )
     assert picks.asked == []
 

@@ -5,7 +5,7 @@ Each visible tab has one follower, so that a change reaches all of them, whoever
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from itertools import count
 from typing import Any
@@ -68,16 +68,8 @@ class ModelPanel:
         picker, asked = self._picker, Action.of(action)
         if picker is None:
             return self._reply(problem="Models are chosen here where the app was started with --allow-model.")
-        asks: dict[str, Callable[[], dict[str, Any]]] = {
-            "list": lambda: {"groups": _groups(picker.choices())},
-            "look-up": lambda: {"found": _line(picker.look_up(asked.text.strip()))},
-            "choose": lambda: _nothing(picker.choose(asked.text.strip())),
-            "cancel": lambda: _nothing(picker.cancel()),
-        }
-        if asked.op not in asks:
-            return self._reply()
         try:
-            return self._reply(**await asyncio.to_thread(asks[asked.op]))
+            return self._reply(**await asyncio.to_thread(_answer, picker, asked))
         except StreamingError as error:
             return self._reply(problem=str(error))
 
@@ -104,18 +96,31 @@ def _strategies(status: Status) -> tuple[str, ...]:
 
 def _changes(before: Shown, now: Shown, *, first: bool) -> tuple[Any, ...]:
     """New values for what has changed. At first nothing is hidden: a conversation may have shown its own strategy."""
-    told, banner, thinks, strategies, guesses = (
-        new if first or new != old else None for old, new in zip(before, now, strict=True)
-    )
+    told, banner, thinks, strategies, guesses = now
+    is_new = [first or new != old for old, new in zip(before, now, strict=True)]
+    choose = gr.update(choices=list(strategies) or [ways.PLAIN], visible=bool(strategies))
     return (
-        gr.skip() if told is None else told,
-        gr.skip() if banner is None else banner,
-        gr.skip() if thinks is None else gr.update(visible=thinks),
-        gr.skip()
-        if strategies is None or (first and not strategies)
-        else gr.update(choices=list(strategies) or [ways.PLAIN], visible=bool(strategies)),
-        gr.skip() if guesses is None or (first and not guesses) else gr.update(visible=guesses),
+        told if is_new[0] else gr.skip(),
+        banner if is_new[1] else gr.skip(),
+        gr.update(visible=thinks) if is_new[2] else gr.skip(),
+        choose if is_new[3] and (strategies or not first) else gr.skip(),
+        gr.update(visible=guesses) if is_new[4] and (guesses or not first) else gr.skip(),
     )
+
+
+def _answer(picker: Picker, asked: Action) -> dict[str, Any]:
+    """What the panel gets for its question; nothing where it asks for what there is not."""
+    name = asked.text.strip()
+    match asked.op:
+        case "list":
+            return {"groups": _groups(picker.choices())}
+        case "look-up":
+            return {"found": _line(picker.look_up(name))}
+        case "choose":
+            picker.choose(name)
+        case "cancel":
+            picker.cancel()
+    return {}
 
 
 def _groups(choices: list[Choice]) -> list[dict[str, Any]]:
@@ -142,18 +147,14 @@ def _about(choice: Choice) -> str:
     here = choice.origin in ("loaded", "cached")
     parts = [_parameters(choice.parameters)] if choice.parameters else []
     if choice.size_bytes:
-        parts.append(f"{size_text(choice.size_bytes)} {'on disk' if here else 'to download'}")
+        parts.append(f"{size_text(choice.size_bytes)} {'on disk' if here else 'download'}")
     if choice.fits is False:
         parts.append(f"needs {size_text(choice.needs_bytes)} of memory, more than is free here")
     elif choice.needs_bytes:
-        parts.append(f"{size_text(choice.needs_bytes)} of memory")
+        parts.append(f"{size_text(choice.needs_bytes)} memory")
     return " · ".join(parts)
 
 
 def _parameters(count: int) -> str:
     """As model names have them: 135M, 1.7B."""
     return f"{count / 1e9:.1f}B parameters" if count >= 1e9 else f"{count / 1e6:.0f}M parameters"
-
-
-def _nothing(_: None) -> dict[str, Any]:
-    return {}
