@@ -118,12 +118,14 @@ class Session:
                 now, shown_at = snapshot.run.view(), time.monotonic()
                 if now.ended:
                     yield view.live_turns(asked, now), gr.skip()  # it is at rest when it is at its place
-                    return
+                    break
                 yield view.live_turns(asked, now), view.status_line(self._engine.status(), now)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(snapshot.run.changed(now.position), LOOK_EVERY_S)
                 if now.tokens:
                     await asyncio.sleep(max(0.0, UPDATE_EVERY_S - (time.monotonic() - shown_at)))
+        # Gradio tells the last words of a handler again when it has ended, which may be after "New chat" was answered.
+        yield gr.skip(), gr.skip()
 
     async def rest(self, browser: Any, request: gr.Request) -> Update:
         """The answer that was live, at its place in the history. Nothing to do if nothing was live."""
