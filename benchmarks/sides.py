@@ -48,8 +48,8 @@ class Side(Protocol):
 class Ours:
     """Our engine in this process."""
 
-    def __init__(self, model: str, *, batching: str = "auto") -> None:
-        self._engine = open_engine(Config(model=model, batching=batching))
+    def __init__(self, model: str, *, batching: str = "auto", weights: str = "full") -> None:
+        self._engine = open_engine(Config(model=model, batching=batching, weights=weights))
         status = self._engine.wait_ready()
         if status.state != "ready":
             raise RuntimeError(status.detail)
@@ -65,6 +65,13 @@ class OneByOne(Ours):
 
     def __init__(self, model: str) -> None:
         super().__init__(model, batching="off")
+
+
+class InEightBits(Ours):
+    """Our engine with weights of 8 bits."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model, weights="int8")
 
 
 class _Reader:

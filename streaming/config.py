@@ -35,6 +35,7 @@ def _setting(
     return field(default=default, repr=not secret, metadata={"help": help, "read": read, "choices": choices})
 
 
+WEIGHTS = ("full", "int8", "4bit")
 OPEN_REQUESTS, OPEN_TOKENS = 12, 20_000  # of one visitor, where anybody can come
 LONGEST_IDLE = 60 * 24 * 365  # minutes; the clocks of threads end before numbers do
 
@@ -55,7 +56,12 @@ class Config:
         "the OpenAI-compatible server of the engine `remote`, as in http://host:8000/v1", None
     )
     api_key_env: str | None = _setting("environment variable that holds the key to that server", None)
-    dtype: str = _setting("precision of the weights", "auto", choices=("auto", "float32", "bfloat16", "float16"))
+    dtype: str = _setting(
+        "precision of the products, and of full weights", "auto", choices=("auto", "float32", "bfloat16", "float16")
+    )
+    weights: str = _setting(
+        "how they are kept: int8 takes a quarter of the memory, 4bit is for GPUs", "full", choices=WEIGHTS
+    )
     host: str = _setting("address to listen on", "127.0.0.1")
     port: int = _setting("port to listen on", 7860, read=int)
     share: bool = _setting("ask Gradio for a public link", False)
@@ -98,6 +104,8 @@ class Config:
             raise ConfigError("--allow-model is empty: name models, or `*` for any.")
         if self.draft_model is not None and self.engine != "local":
             raise ConfigError("--draft-model is for --engine local: another engine has its models elsewhere.")
+        if self.weights != "full" and self.engine != "local":
+            raise ConfigError("--weights is for --engine local: another engine has its models elsewhere.")
         if not 1 <= self.port <= 65535:
             raise ConfigError(f"--port is {self.port}: it must be from 1 to 65535.")
         self._check_server()

@@ -22,16 +22,20 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _BESIDE_WEIGHTS = 1.1  # the weights, and what a short conversation needs beside them
 
 
-def require_memory(name: str, parameters: int, dtype: "torch.dtype") -> None:
-    """Raise ModelTooLarge unless `parameters` of this precision fit into what is free here, accelerators included."""
-    needed = needed_bytes(parameters * dtype.itemsize)
+def require_memory(name: str, parameters: int, dtype: "torch.dtype", *, size_bytes: int = 0) -> None:
+    """Raise ModelTooLarge unless `parameters` of this precision fit into what is free here, accelerators included.
+
+    `size_bytes` is what they take where they are kept in fewer bits, or only in part, and that is more or less.
+    """
+    needed = needed_bytes(size_bytes or parameters * dtype.itemsize)
     free = free_memory()
     if needed > free:
         advice = "Choose a smaller model, or close other programs."
-        if dtype.itemsize > 2:
-            advice = f"--dtype bfloat16 halves that. {advice}"
+        if not size_bytes and dtype.itemsize > 2:
+            advice = f"--weights int8 or --dtype bfloat16 halves that. {advice}"
+        each = "" if size_bytes else f" of {dtype.itemsize} bytes"
         raise ModelTooLarge(
-            f"{name} does not fit into memory: {parameters / 1e6:,.0f} million parameters of {dtype.itemsize} bytes "
+            f"{name} does not fit into memory: {parameters / 1e6:,.0f} million parameters{each} "
             f"need about {size_text(needed)}, and {size_text(free)} are free. {advice}"
         )
 

@@ -19,7 +19,6 @@ from streaming.config import on_zero_gpu
 from streaming.errors import ModelError, ModelNotFound, ModelTooLarge
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 STARTER = "starter"
@@ -55,6 +54,7 @@ class Model:
     tokenizer: "PreTrainedTokenizerBase"
     context_tokens: int
     notices: tuple[str, ...] = ()
+    int8: bool = False  # its large layers are kept in 8 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,14 @@ def architectures(source: ModelSource) -> tuple[str, ...]:
     return tuple(_read_json(source.name, source.path / "config.json").get("architectures") or ())
 
 
-def loaded_bytes(parameters: int, shared: int, *, dtype: str, accelerated: bool) -> int:
+def loaded_bytes(parameters: int, shared: int, *, dtype: str, weights: str, accelerated: bool) -> int:
     """What so many parameters will take, by rule of thumb; `load` counts. `shared` are the embedding's and the head's,
-    which are laid out for a processor beside each other."""
+    which are laid out for a processor beside each other, or left as they are where a GPU keeps the rest in fewer bits.
+    In 8 bits on a processor a model takes the most while it is read."""
+    if weights != "full" and not accelerated:
+        return 2 * parameters
+    if weights != "full":
+        return 2 * shared + (parameters - shared) // (1 if weights == "int8" else 2)
     each = {"float32": 4, "bfloat16": 2, "float16": 2}.get(dtype, 2 if accelerated else 4)
     return each * (parameters + (0 if accelerated else shared))
 
@@ -211,18 +216,19 @@ def _read_json(name: str, file: Path) -> dict[str, Any]:
     return content
 
 
-def load(source: ModelSource, *, dtype: str = "auto") -> Model:
+def load(source: ModelSource, *, dtype: str = "auto", weights: str = "full") -> Model:
     """Load model and tokenizer, ready to generate (about 1 s for the starter model). Computes in the calling thread.
 
     `dtype` is float32, bfloat16, float16 or auto: on a CPU that is float32, which every CPU computes at full speed
-    while most only emulate the half precisions; on an accelerator it is what the weights are stored in.
+    while most only emulate the half precisions; on an accelerator it is what the weights are stored in. `weights` is
+    full, int8 or 4bit: see precision.py.
     Raises ModelTooLarge or ModelError, with the library's own error as `__cause__`.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # weights in large pages, if torch was not in use before this
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    from streaming import packing
+    from streaming import int8, layers, packing, precision
 
     borrowed = on_zero_gpu()  # there is a GPU at times, and not now
     accelerated = borrowed or torch.accelerator.is_available()
@@ -233,21 +239,28 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
         if not source.gguf_file:
             _check_kind(source)
         config = AutoConfig.from_pretrained(source.path, **where)
-        precision = _precision(dtype, config if accelerated else None)
+        chosen = precision.choose(dtype, weights, config, accelerated=accelerated, borrowed=borrowed)
         with torch.device("meta"):  # the shapes alone: no memory, no time
             shell: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-        packs = not accelerated and packing.available(precision)
-        parameters = shell.num_parameters() + (packing.copied(shell) if packs else 0)
-        memory.require_memory(source.name, parameters, precision)
+        packs = not accelerated and not chosen.int8 and packing.available(chosen.compute)
+        parameters, size_bytes = shell.num_parameters() + (packing.copied(shell) if packs else 0), 0
+        if chosen.int8:  # all of it is read before the first layer is converted
+            size_bytes = max(parameters * chosen.read.itemsize, int8.size_bytes(shell, chosen.compute))
+        elif chosen.library is not None:
+            size_bytes = layers.size_bytes(shell, chosen.library_bits, chosen.compute)
+        memory.require_memory(source.name, parameters, chosen.read, size_bytes=size_bytes)
         tokenizer = AutoTokenizer.from_pretrained(source.path, **where)
+
+        kept = {} if chosen.library is None else {"quantization_config": chosen.library}
 
         def read_weights() -> Any:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source.path,
                 config=config,
-                dtype=precision,
+                dtype=chosen.read,
                 device_map="auto" if accelerated and not borrowed else None,
                 output_loading_info=True,
+                **kept,
                 **where,
             )
             model, report = loaded
@@ -259,13 +272,21 @@ def load(source: ModelSource, *, dtype: str = "auto") -> Model:
             return model
 
         model = read_weights()
-        if packs:
+        if chosen.int8:
+            try:
+                int8.quantise(model, chosen.compute)
+            except layers.Unfit as error:
+                raise ModelError(
+                    f"{source.name} cannot be kept in 8 bits, because {error}. Leave --weights out."
+                ) from error
+        elif packs:
             try:
                 packing.pack(model)
-            except packing.Unpackable as error:
+            except layers.Unfit as error:
                 LOG.warning("%s is not laid out for this processor, because %s.", source.name, error)
                 model = read_weights()
-    return Model(source.name, model, tokenizer, _context_tokens(config, tokenizer), source.notices)
+    context_tokens = _context_tokens(config, tokenizer)
+    return Model(source.name, model, tokenizer, context_tokens, source.notices, chosen.int8)
 
 
 def _check_kind(source: ModelSource) -> None:
@@ -290,15 +311,6 @@ def _check_kind(source: ModelSource) -> None:
             f"{name} does not write text as a chat needs it (it is a {', '.join(classes) or kind}). "
             "Choose a model for text generation, best with Instruct or Chat in its name."
         )
-
-
-def _precision(dtype: str, stored: "PreTrainedConfig | None") -> "torch.dtype":
-    """The precision to load in; `auto` is the one that `stored` names, if given."""
-    import torch
-
-    if dtype == "auto":
-        return getattr(stored, "dtype", None) or torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
 
 
 def _context_tokens(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> int:

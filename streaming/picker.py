@@ -280,7 +280,10 @@ class Picker:
         return Choice(weight.name, title(weight.name), origin, weight.size_bytes, weight.parameters, needs, fits)
 
     def _loaded_bytes(self, weight: Weight, accelerated: bool) -> int:
-        return models.loaded_bytes(weight.parameters, weight.shared, dtype=self._config.dtype, accelerated=accelerated)
+        config = self._config
+        return models.loaded_bytes(
+            weight.parameters, weight.shared, dtype=config.dtype, weights=config.weights, accelerated=accelerated
+        )
 
     def _room(self) -> _Room:
         status = self._engine.status()

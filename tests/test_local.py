@@ -95,9 +95,9 @@ def test_only_the_inference_thread_computes(folder: Path, monkeypatch: pytest.Mo
     def note(*_: object) -> None:
         threads.add(threading.current_thread().name)
 
-    def watched(source: models.ModelSource, *, dtype: str = "auto") -> models.Model:
+    def watched(source: models.ModelSource, **settings: str) -> models.Model:
         note()
-        loaded = load(source, dtype=dtype)
+        loaded = load(source, **settings)
         for module in loaded.model.modules():
             if isinstance(module, torch.nn.Linear):
                 module.register_forward_pre_hook(note)
@@ -158,7 +158,7 @@ def test_input_errors_of_early_requests_come_through_the_generation(
     too_long, unknown = "word " * 2000, Sampling(chat_template_kwargs={"messages": []})
     go = threading.Event()
     load = models.load
-    monkeypatch.setattr(models, "load", lambda source, dtype: go.wait(TIMEOUT_S) and load(source, dtype=dtype))
+    monkeypatch.setattr(models, "load", lambda source, **how: go.wait(TIMEOUT_S) and load(source, **how))
     early = [
         ask(engine, too_long),
         Reader(engine.stream([Message("user", HELLO)], unknown), nothing),

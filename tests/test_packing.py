@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from streaming import models
-from streaming.packing import FEWEST_WEIGHTS, PackedLinear, PackedPart, Unpackable, available, copied, few_counts, pack
+from streaming.layers import FEWEST_WEIGHTS, Part, Unfit
+from streaming.packing import PackedLinear, available, copied, few_counts, pack
 from tests.tiny import tiny_folder
 
 
@@ -86,7 +87,7 @@ def test_only_large_plain_layers_are_packed() -> None:
     assert model.little.weight.numel() < FEWEST_WEIGHTS < model.odd.weight.numel()
     assert pack(model) == 5
     attention = model.attention
-    assert [type(layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj)] == [PackedPart] * 3
+    assert [type(layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj)] == [Part] * 3
     assert [type(layer) for layer in (attention.o_proj, model.head)] == [PackedLinear] * 2
     assert type(model.little) is nn.Linear
     assert not isinstance(model.odd, PackedLinear)
@@ -125,7 +126,7 @@ def test_a_model_that_reads_its_weights_itself_is_found_out() -> None:
         def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> Any:
             return SimpleNamespace(logits=self.embed(input_ids) @ self.head.weight.T)
 
-    with pytest.raises(Unpackable, match="it fails with packed weights"):
+    with pytest.raises(Unfit, match="it fails with packed weights"):
         pack(Raw())
 
     class Other(Small):
@@ -133,7 +134,7 @@ def test_a_model_that_reads_its_weights_itself_is_found_out() -> None:
             bent = 1 if isinstance(self.head, nn.Linear) else 2
             return SimpleNamespace(logits=bent * super().forward(input_ids).logits)
 
-    with pytest.raises(Unpackable, match="it computes something else"):
+    with pytest.raises(Unfit, match="it computes something else"):
         pack(Other())
 
 

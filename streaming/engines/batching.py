@@ -50,11 +50,11 @@ class BatchLane:
     def __init__(self, model: Model, *, cache_bytes: int) -> None:
         loaded: Any = model.model
         pages = min(cache_bytes // _page_bytes(loaded), pages_for(max(model.context_tokens, ENOUGH_TOKENS)))
-        self._repeatable = rounds_finely(loaded.dtype)
+        self._repeatable = rounds_finely(model)
         self._rows: dict[str, _Row] = {}
         self._reserved = 0
         self._names = (f"answer-{number}" for number in count())
-        self._paged = _open(loaded, pages)
+        self._paged = _open(loaded, pages, _TOLERANCE if self._repeatable else _COARSE_TOLERANCE)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -167,7 +167,7 @@ def _page_bytes(model: Any) -> int:
         raise NotBatchable("it has no keys and values to be kept in pages") from error
 
 
-def _open(model: Any, pages: int) -> PagedBatch:
+def _open(model: Any, pages: int, tolerance: float) -> PagedBatch:
     """Build the batch, and see that it computes what the model computes alone."""
     if model.config._attn_implementation != "sdpa":
         raise NotBatchable(f"its attention is computed by {model.config._attn_implementation!r}, not by sdpa")
@@ -179,6 +179,6 @@ def _open(model: Any, pages: int) -> PagedBatch:
         error = disagreement(paged, model, [7 * place % 101 for place in range(size)])
     except Exception as raised:
         raise NotBatchable(f"the library cannot batch it: {raised}") from raised
-    if not error < (_TOLERANCE if rounds_finely(model.dtype) else _COARSE_TOLERANCE):
+    if not error < tolerance:
         raise NotBatchable(f"in batches it computes something else than alone (by {error:.1%})")
     return paged

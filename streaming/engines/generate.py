@@ -36,6 +36,7 @@ class GenerateLane:
 
     def __init__(self, model: Model, answers: Answers, *, draft: Draft | None = None, cache_bytes: int = 0) -> None:
         self._model: Any = model.model  # typed as a module, whose attributes may all be tensors
+        self._repeatable = rounds_finely(model)
         self._answers = answers
         self._prompts = PromptReader(self._model, cache_bytes=cache_bytes)
         self._decoder = Decoder(self._model, draft)
@@ -73,7 +74,7 @@ class GenerateLane:
 
     def _generate(self, answer: Answer, others: Others) -> int:
         answer.prefilled(0)
-        exact = answer.seed is not None and not rounds_finely(self._model.dtype)
+        exact = answer.seed is not None and not self._repeatable
         chunk = partial(_next_chunk, answer, others, exact)
         guessing = isinstance(answer.strategy, PromptLookup | Assisted)
         cache, cached_tokens = self._prompts.open(answer.ids, reuse=not exact, recording=guessing)
@@ -101,9 +102,12 @@ def _next_chunk(answer: Answer, others: Others, exact: bool) -> int:
     return SMALL_CHUNK_TOKENS if others() and not exact else CHUNK_TOKENS
 
 
-def rounds_finely(dtype: torch.dtype) -> bool:
-    """Whether a seed gives the same text although sums are rounded otherwise, in other chunks or beside others."""
-    return dtype in (torch.float32, torch.float64)
+def rounds_finely(model: Model) -> bool:
+    """Whether a seed gives the same text although sums are rounded otherwise, in other chunks or beside others.
+
+    Layers of 8 bits compute a few rows in half precision and many in full.
+    """
+    return model.model.dtype in (torch.float32, torch.float64) and not model.int8
 
 
 def explained(error: BaseException) -> GenerationFailed:

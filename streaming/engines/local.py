@@ -180,7 +180,7 @@ class LocalEngine:
         self._worker.say(f"Looking for the {kind} {name}")
         source = models.prepare(name, cache_dir=self._config.cache_dir, progress=self._worker.say)
         self._worker.say(f"Loading {source.name} into memory")
-        return models.load(source, dtype=self._config.dtype)
+        return models.load(source, dtype=self._config.dtype, weights=self._config.weights)
 
     def _unload(self) -> None:
         """Free the memory of the model, or of what there was of one that could not be loaded. It answers nobody now."""
