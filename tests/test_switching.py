@@ -133,9 +133,9 @@ def test_the_old_model_is_freed_before_the_new_one_is_loaded(
     old = weakref.ref(engine._loaded.lanes.single._model)  # type: ignore[union-attr]
     seen: list[object] = []
 
-    def watched(source: models.ModelSource, *, dtype: str = "auto") -> models.Model:
+    def watched(source: models.ModelSource, **how: str) -> models.Model:
         seen.append(old())
-        return load(source, dtype=dtype)
+        return load(source, **how)
 
     early = ask(engine, HELLO, user="ben")
     monkeypatch.setattr(models, "load", watched)
