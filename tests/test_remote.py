@@ -17,7 +17,9 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from streaming.api import MeteredEngine, Metrics
+from streaming.config import Config
 from streaming.engines.base import Generation, Item, Status
+from streaming.engines.local import LocalEngine
 from streaming.engines.remote import RemoteEngine
 from streaming.engines.script import Hold, Say
 from streaming.engines.scripted import ScriptedEngine
@@ -170,7 +172,8 @@ def test_the_first_model_is_taken_and_all_are_listed(remote: Serve, fake: FakeSe
     engine = remote()
     assert engine.wait_ready(TIMEOUT_S).model == "m"
     assert engine.models() == MeteredEngine(engine, Metrics()).models() == ("m", "org/big")
-    assert MeteredEngine(ScriptedEngine(), Metrics()).models() == ()
+    local = LocalEngine(Config(model="org/name"))  # never started: nothing is loaded
+    assert MeteredEngine(local, Metrics()).models() == ()
     named = remote(model="org/big").wait_ready(TIMEOUT_S)
     assert (named.model, named.context_tokens, named.notices) == ("org/big", 4096, ())
 
